@@ -1,0 +1,346 @@
+"""What a run consists of: cases, samples, telemetry, metrics, records. Frozen data; floor 1 of the suite.
+
+    Case -> Samples + Telemetry -> Metric -> Record -> Run
+
+Inside there are only seconds, bytes, FLOP, watts, joules and MHz where NVML speaks MHz. What is unknown is
+`None`, and its reason stands in `missing` or `reason` beside it.
+"""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+Param = str | int
+Kind = Literal["throughput", "latency", "quality"]
+Outcome = Literal["measured", "checked", "not_applicable", "failed", "not_run"]
+Better = Literal["higher", "lower", ""]
+
+PROFILES = ("smoke", "quick", "standard", "full")
+
+_KEY_VALUE = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the hardware must do at least in one launch, and which peak bounds it.
+
+    `peak` names a figure of the data sheet (`memory`, `bf16`, `host_link`, ...); `None` means that no share is
+    given, and `no_peak` says why. `label` is the convention a reader needs: "read + write", "one way".
+    """
+
+    amount: float
+    unit: Literal["B", "FLOP"]
+    peak: str | None
+    label: str
+    no_peak: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure, described without a tensor: its key, its work, and what it needs of the device.
+
+    The first `work` is the headline. `footprint_bytes` is all that the launches rotate through, so that the
+    share that L2 could serve is known. A parameter equal to its entry in `defaults` is left out of the key.
+    """
+
+    op: str
+    params: Mapping[str, Param]
+    work: tuple[Work, ...]
+    kind: Kind = "throughput"
+    defaults: Mapping[str, Param] = field(default_factory=dict)
+    memory_bytes: int = 0
+    footprint_bytes: int = 0
+    deterministic: bool = False
+    not_applicable: str = ""
+    checked_only: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in {"op": self.op, **self.params}.items():
+            if not _KEY_VALUE.fullmatch(str(value)) or not _KEY_VALUE.fullmatch(name):
+                raise ValueError(f"{name}={value!r} cannot stand in a key: use letters, digits and _.+- only")
+        if self.kind == "throughput" and not self.work:
+            raise ValueError(f"{self.key}: a throughput case declares its work")
+
+    @property
+    def key(self) -> str:
+        """`op/name=value,...`: sorted, built from content, never from file or test names."""
+        shown = {n: v for n, v in self.params.items() if self.defaults.get(n) != v}
+        return f"{self.op}/" + ",".join(f"{n}={shown[n]}" for n in sorted(shown))
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a family needs to know of the device to declare its cases; `None` is unknown."""
+
+    kind: Literal["cuda", "cpu", "scripted"]
+    name: str
+    torch_device: str
+    gpu_count: int = 0
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    l2_bytes: int | None = None
+    shared_memory_bytes: int | None = None
+    max_sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    memory_bus_bits: int | None = None
+    triton: Literal["compiled", "interpreted", "absent"] = "absent"
+    numa: str = "local"
+    mig: bool = False
+
+    def at_least(self, major: int, minor: int = 0) -> bool:
+        """Whether this is an NVIDIA GPU of that compute capability or later."""
+        return self.compute_capability is not None and self.compute_capability >= (major, minor)
+
+    def sets(self, bytes_per_set: int, l2_multiples: int = 20) -> int:
+        """How many buffer sets launches rotate through, so that L2 cannot serve the next visit: at least two."""
+        if self.l2_bytes is None:
+            return 2
+        return max(2, math.ceil(l2_multiples * self.l2_bytes / bytes_per_set))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Device time of one window: seconds a launch, one value a group of launches, at most 200 groups.
+
+    `queue` says how the device was kept busy: `stream` (launches queued ahead), `graph`, `blocked` (each group
+    behind its own blocking kernel) or `host` (the CPU itself). `starved` counts groups before which the queue
+    had run dry.
+    """
+
+    seconds: tuple[float, ...]
+    launches_per_sample: int
+    window_s: float
+    timer: str
+    queue: Literal["stream", "graph", "blocked", "host"]
+    starved: int = 0
+
+    @property
+    def launches(self) -> int:
+        """Launches in the whole window."""
+        return self.launches_per_sample * len(self.seconds)
+
+    @property
+    def seconds_per_launch(self) -> float:
+        """Total time over total launches: what the gate compares."""
+        return self.window_s / self.launches
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What the device did in the samples' window. Reasons for what is unknown stand in `missing`, by field name."""
+
+    settled: bool | None = None
+    settle_s: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_slowest_mhz: float | None = None
+    sm_clock_fastest_mhz: float | None = None
+    sms_covered: int | None = None
+    nvml_sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_w: float | None = None
+    power_method: str = ""
+    power_instant_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_start_c: float | None = None
+    temperature_end_c: float | None = None
+    memory_temperature_c: float | None = None
+    throttle_ratio: Mapping[str, float] = field(default_factory=dict)
+    event_ratio: Mapping[str, float] = field(default_factory=dict)
+    limited_by: str = "unknown"
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
+    timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with a reference of higher precision. `worst` and `bound` are in `measure`'s unit."""
+
+    when: Literal["before", "after", "repeat"]
+    measure: Literal["exact", "sqnr_db", "scripted"]
+    passed: bool
+    worst: float | None
+    bound: float | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A derived figure in base units (a ratio is 0..1), with its 95 % interval where one is known."""
+
+    name: str
+    value: float | None
+    unit: str
+    better: Better = ""
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One case of one run: what came of it, and everything needed to judge it."""
+
+    key: str
+    family: str
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    samples: Samples | None = None
+    telemetry: Telemetry | None = None
+    checks: tuple[Check, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    warnings: tuple[str, ...] = ()
+    worker: int = 0
+    predecessor: str = ""
+    started_at: str = ""
+    wall_s: float | None = None
+
+    def metric(self, name: str) -> Metric | None:
+        """The metric of that name, or `None` where this record has none."""
+        return next((m for m in self.metrics if m.name == name), None)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A theoretical peak per second. `provenance` says how far to trust it; only `recalled` is unverified."""
+
+    value: float
+    unit: Literal["B", "FLOP"]
+    provenance: Literal["read", "second_hand", "recalled", "derived"]
+    source: str
+    clock_mhz: float | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether anyone read the figure in a document or on a device, or it follows from such facts."""
+        return self.provenance != "recalled"
+
+
+@dataclass(frozen=True)
+class PeakSheet:
+    """The peaks that hold for a device, how they were found, and the tensor rates per clock and SM behind them."""
+
+    gpu: str | None
+    match: Literal["exact", "derived", "none"]
+    reason: str = ""
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    flop_per_clock_per_sm: Mapping[str, int] = field(default_factory=dict)
+    sm_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of the environment. `role`: must match between compared runs, informative, or sensitive."""
+
+    value: str | int | float | bool | None
+    status: str = "ok"
+    role: Literal["match", "informative", "sensitive"] = "match"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process that measured cases of a run, and how it ended ("finished", "signal 9", "exit 3")."""
+
+    number: int
+    started_at: str
+    ended: str = ""
+    preheat: Mapping[str, float | bool | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a run was asked for; the same words as the command line and `make bench`."""
+
+    profile: str = "standard"
+    only: tuple[str, ...] = ()
+    device: str = "auto"
+    gpu: str = "0"
+    concurrent: int = 1
+    declare: str = ""
+    label: str = ""
+    resumed_from: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pass over a plan, by one or more workers."""
+
+    run_id: str
+    created_at: str
+    schema_version: int
+    suite_version: str
+    order: Order
+    device: DeviceFacts
+    sheet: PeakSheet
+    environment: Mapping[str, Fact]
+    workers: tuple[Worker, ...]
+    records: tuple[Record, ...]
+    partial: str = ""
+    site_key: str = ""
+    source_hash: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> tuple[Record, ...]:
+        """The records that carry figures, in the order in which they were measured."""
+        return tuple(r for r in self.records if r.outcome == "measured")
+
+    @property
+    def not_measured(self) -> tuple[Record, ...]:
+        """The records without figures; each has its reason."""
+        return tuple(r for r in self.records if r.outcome != "measured")
+
+
+T = TypeVar("T")
+
+
+def to_plain(data: Any) -> Any:
+    """Dataclasses as dictionaries, tuples as lists: what JSON can hold. Fields at their default are left out."""
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return {f.name: to_plain(getattr(data, f.name)) for f in dataclasses.fields(data) if not _is_default(data, f)}
+    if isinstance(data, Mapping):
+        return {str(k): to_plain(v) for k, v in data.items()}
+    if isinstance(data, list | tuple):
+        return [to_plain(v) for v in data]
+    return data
+
+
+def from_plain(cls: type[T], data: Any) -> T:
+    """The inverse of `to_plain` for data that this suite wrote itself; a foreign file goes through `store`."""
+    return typing.cast(T, _build(cls, data))
+
+
+def _is_default(data: Any, f: "dataclasses.Field[Any]") -> bool:
+    value = getattr(data, f.name)
+    if f.default is not dataclasses.MISSING:
+        return bool(value == f.default)
+    return f.default_factory is not dataclasses.MISSING and bool(value == f.default_factory())
+
+
+def _build(annotation: Any, data: Any) -> Any:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        hints = typing.get_type_hints(annotation)
+        return annotation(**{name: _build(hints[name], value) for name, value in data.items()})
+    if origin in (typing.Union, types.UnionType):
+        if data is None:
+            return None
+        present = [a for a in arguments if a is not type(None)]
+        return _build(present[0], data) if len(present) == 1 else data
+    if origin is tuple:
+        inner = arguments[0] if len(arguments) == 2 and arguments[1] is Ellipsis else None
+        return tuple(_build(inner, v) if inner else v for v in data)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {k: _build(arguments[1], v) for k, v in data.items()}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return [_build(arguments[0], v) for v in data]
+    return data
