@@ -99,10 +99,10 @@ class DeviceFacts:
         return self.compute_capability is not None and self.compute_capability >= (major, minor)
 
     def sets(self, bytes_per_set: int, l2_multiples: int = 20) -> int:
-        """How many buffer sets launches rotate through, so that L2 cannot serve the next visit: at least two."""
+        """How many buffer sets launches rotate through, so that L2 cannot serve the next visit."""
         if self.l2_bytes is None:
             return 2
-        return max(2, math.ceil(l2_multiples * self.l2_bytes / bytes_per_set))
+        return max(1, math.ceil(l2_multiples * self.l2_bytes / bytes_per_set))
 
 
 @dataclass(frozen=True)

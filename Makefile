@@ -1,0 +1,62 @@
+# ofpeak: `make help` lists what there is.
+#
+# Only what is given on make's own command line counts for PYTHON and PROFILE: make also reads the environment, and
+# a PYTHON or PROFILE that something else exported there must not choose what is measured, or with what.
+
+given = $(if $(filter command line,$(origin $(1))),$($(1)))
+
+VENV    := .venv
+BASE    := $(or $(call given,BASE_PYTHON),python3)
+READY   := $(VENV)/.ready
+OWN     := $(call given,PYTHON)
+PY      := $(or $(OWN),$(VENV)/bin/python)
+SET_UP  := $(if $(OWN),,$(READY))
+
+# One variable of make per option of `ofpeak run`.
+OPTIONS := $(if $(call given,PROFILE),--profile '$(PROFILE)') $(if $(ONLY),--only '$(ONLY)') \
+  $(if $(RUNS),--runs '$(RUNS)') $(if $(OUT),--out '$(OUT)') $(if $(RESUME),--resume '$(RESUME)') \
+  $(if $(GPUS),--gpus '$(GPUS)') $(if $(filter 1,$(CONCURRENT)),--concurrent) \
+  $(if $(DECLARE),--declare '$(DECLARE)') $(if $(DEVICE),--device '$(DEVICE)')
+
+.DEFAULT_GOAL := help
+.PHONY: help bench test check fmt schema clean
+
+help: ## list the targets and the knobs of bench
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "make bench knobs, e.g. make bench PROFILE=quick ONLY='gemm*' RUNS=5"
+	@echo "  PROFILE=smoke|quick|standard|full   how much (default standard; a CPU runs smoke sizes)"
+	@echo "  ONLY='GLOB ...'     families or keys            RUNS=N      fresh processes, one run file each"
+	@echo "  OUT=FOLDER          the set to add to           RESUME=SET  measure what the set's last run did not reach"
+	@echo "  GPUS=0|all          which cards, one by one     CONCURRENT=1  all at once, under keys of their own"
+	@echo "  DEVICE=auto|cpu     where                       DECLARE=clocks=locked:MHZ  a regime that you have set"
+	@echo "  PYTHON=INTERPRETER  use that environment as it is: nothing is installed"
+
+bench: $(SET_UP) ## measure this machine, print the table, say where the run file is
+	@$(PY) -m harness run $(OPTIONS)
+
+test: $(READY) ## every test; needs no GPU
+	$(VENV)/bin/python -m pytest
+
+check: $(READY) ## what CI checks: formatting, lint, types, floors; changes nothing
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fmt: $(READY) ## format and fix
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+schema: $(READY) ## write harness/run.schema.json anew from the data model
+	$(VENV)/bin/python -c "from harness import store; print(store.schema_text(), end='')" > harness/run.schema.json
+
+clean: ## remove the environment and caches; results stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache build dist *.egg-info
+
+$(READY): pyproject.toml constraints.txt harness/preflight.py
+	@$(BASE) harness/preflight.py
+	@test -x $(VENV)/bin/python || $(BASE) -m venv $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,85 @@
+"""The command `ofpeak`: its verbs, its version, and how errors become exit codes."""
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+import typer.main
+
+import harness
+from harness.cli.run import run
+from harness.cli.show import show
+from harness.errors import ExitCode, HarnessError
+from harness.report.text import clean
+
+app = typer.Typer(
+    name="ofpeak",
+    help="How much of a GPU its owner gets: measured rates beside what the data sheet promises.",
+    epilog="Exit codes: 0 done, 1 some cases failed, 2 nothing measured, 5 usage or unreadable input, 70 our own bug.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("run")(run)
+app.command("show")(show)
+
+# typer carries its own copy of click since 0.2x and used the package before; both have this ancestry.
+_UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"ofpeak {harness.__version__}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """How much of a GPU its owner gets: measured rates beside what the data sheet promises."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        # An empty variable in a script must not look like success.
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def exit_status(arguments: Sequence[str]) -> int:
+    """Run the command; the exit code that it promises, with one line on stderr for what a user can fix."""
+    command = typer.main.get_command(app)
+    try:
+        returned = command.main(args=list(arguments), prog_name="ofpeak", standalone_mode=False)
+    except HarnessError as error:
+        _complain(str(error))
+        return error.exit_code
+    except _UsageProblem as error:
+        _complain(_usage_message(error))
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return 128 + signal.SIGINT
+    except SystemExit:
+        # Only a closed pipe comes here: typer would leave with 1, which means failed cases.
+        return 128 + signal.SIGPIPE
+    except Exception:
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    return returned if isinstance(returned, int) else ExitCode.DONE
+
+
+def _usage_message(error: Exception) -> str:
+    format_message = getattr(error, "format_message", None)
+    said = format_message() if callable(format_message) else str(error)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "ofpeak"
+    return f"{said.rstrip('.')}. See '{path} --help'."
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"ofpeak: {clean(message)}\n")

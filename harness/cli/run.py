@@ -1,0 +1,178 @@
+"""`ofpeak run`: measure this machine; what `make bench` calls."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import ExitCode, HarnessError
+from harness.model import PROFILES, Order, Run
+
+_GPUS = re.compile(r"all|\d+(,\d+)*")
+_DECLARATION = re.compile(r"clocks=locked:[1-9]\d*")
+
+
+class Device(StrEnum):
+    """Where to measure: the GPU where there is one, or the CPU whatever there is."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for: an order, and how often, on which GPUs and into which folder."""
+
+    order: Order
+    runs: int
+    gpus: str
+    is_concurrent: bool
+    out: Path | None
+    resume: Path | None
+
+
+def run(
+    profile: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=f"How much to measure: {', '.join(PROFILES)}; each holds the ones before."),
+    ] = "standard",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Cases to measure, by family or key; several, with spaces or commas between, or the option again.",
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Fresh processes, one run file each.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="The set to add to.", show_default="results/runs/<gpu>/<UTC>_driver-<version>"
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Measure what the last run of this set did not reach.")
+    ] = None,
+    gpus: Annotated[str, typer.Option(metavar="0|all", help="Which GPUs, one after another; a run file each.")] = "0",
+    concurrent: Annotated[
+        bool, typer.Option("--concurrent", help="All of them at once: another regime, with keys of its own.")
+    ] = False,
+    declare: Annotated[
+        str,
+        typer.Option(
+            metavar="clocks=locked:MHZ",
+            help="A regime that you have set; the true clock verifies it.",
+            show_default=False,
+        ),
+    ] = "",
+    device: Annotated[
+        Device, typer.Option(help="auto: the GPU, or the CPU where there is no NVIDIA device.")
+    ] = Device.AUTO,
+) -> None:
+    """Measure this machine, print the summary, and say where the run file is."""
+    request = make_request(
+        profile=profile,
+        only=only or (),
+        runs=runs,
+        out=out,
+        resume=resume,
+        gpus=gpus,
+        is_concurrent=concurrent,
+        declare=declare,
+        device=device,
+    )
+    raise typer.Exit(execute(request))
+
+
+def make_request(
+    *,
+    profile: str,
+    only: Sequence[str],
+    runs: int,
+    out: Path | None,
+    resume: Path | None,
+    gpus: str,
+    is_concurrent: bool,
+    declare: str,
+    device: Device,
+) -> Request:
+    """Options as a request; what does not fit together is a `HarnessError`."""
+    if profile not in PROFILES:
+        raise HarnessError(f"unknown profile '{profile}'. Use one of {', '.join(PROFILES)}.")
+    if not _GPUS.fullmatch(gpus):
+        raise HarnessError(f"unknown GPUs '{gpus}'. Use 'all', an index, or indices with commas between.")
+    if is_concurrent and gpus.isdecimal():
+        raise HarnessError(f"--concurrent needs several GPUs, --gpus names {gpus}. Use --gpus all.")
+    if declare and not _DECLARATION.fullmatch(declare):
+        raise HarnessError(f"unknown declaration '{declare}'. Use clocks=locked:MHZ, as in clocks=locked:1410.")
+    if out is not None and resume is not None:
+        raise HarnessError("--out and --resume both name a set. Use --resume alone: it adds to that set.")
+    patterns = tuple(pattern for text in only for pattern in split_patterns(text))
+    if only and not patterns:
+        raise HarnessError("--only names no case. Leave it out to measure all.")
+    order = Order(
+        profile=profile,
+        only=patterns,
+        device=device.value,
+        gpu=gpus,
+        declare=declare,
+        label=os.environ.get("OFPEAK_LABEL", ""),
+    )
+    return Request(order, runs, gpus, is_concurrent, out, resume)
+
+
+def split_patterns(text: str) -> list[str]:
+    """Patterns with spaces or commas between them; a comma inside a key stays in the key.
+
+    `memory,gemm/*` are two, `gemm/dtype=bf16,impl=torch` is one: after a slash, `name=value` goes on with the key,
+    and so does a lone `*`.
+    """
+    patterns: list[str] = []
+    for word in text.split():
+        pieces: list[str] = []
+        for piece in filter(None, word.split(",")):
+            is_continuation = bool(pieces) and "/" in pieces[-1] and "/" not in piece
+            if is_continuation and ("=" in piece or not piece.strip("*?")):
+                pieces[-1] += f",{piece}"
+            else:
+                pieces.append(piece)
+        patterns += pieces
+    return patterns
+
+
+def execute(request: Request) -> int:
+    """Start the runner, draw its events, print the summary: the one place where this verb meets `runner`."""
+    from harness import runner
+    from harness.cli.output import standard_console
+    from harness.cli.show import write_summaries
+    from harness.report.progress import Progress
+    from harness.report.summary import summarize
+
+    saved: list[tuple[str, Run]] = []
+    order = replace(request.order, concurrent=2 if request.is_concurrent else 1)
+    try:
+        with Progress(standard_console(), request.runs) as progress:
+            for event in runner.execute(order, request.runs, request.out, request.resume):
+                if event["event"] == "saved":
+                    saved.append((event["path"], event["run"]))
+                else:
+                    progress.handle(event)
+    except runner.Interrupted as interrupt:
+        sys.stderr.write(f"ofpeak: stopped by {interrupt}; finished cases are kept. Go on with RESUME=<the set>.\n")
+        return 128 + interrupt.signum
+    write_summaries(summarize([run for _, run in saved], [path for path, _ in saved]))
+    return exit_code_of([run for _, run in saved])
+
+
+def exit_code_of(runs: Sequence[Run]) -> ExitCode:
+    """What finished runs mean for the exit status: all well, some cases failed, or nothing could be measured."""
+    outcomes = {record.outcome for run in runs for record in run.records}
+    if not outcomes & {"measured", "checked"}:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.FAILED if outcomes & {"failed", "not_run"} else ExitCode.DONE

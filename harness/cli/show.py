@@ -1,0 +1,58 @@
+"""`ofpeak show`: print runs and sets again, on any machine."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.report.summary import Summary
+
+
+class Format(StrEnum):
+    """How a summary is printed."""
+
+    TEXT = "text"
+    MD = "md"
+
+
+def show(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run files, or folders of them (sets).")],
+    format: Annotated[Format, typer.Option("--format", help="Text for a terminal, or Markdown.")] = Format.TEXT,
+) -> None:
+    """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them."""
+    from harness import store
+    from harness.report.summary import summarize
+
+    files = run_files(paths)
+    write_summaries(summarize(store.load_set(files), [str(file) for file in files]), format)
+
+
+def run_files(paths: Iterable[Path]) -> list[Path]:
+    """The run files that these paths name; a folder without any stays, for the store to refuse."""
+    return [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path]) or [path]]
+
+
+def write_summaries(summaries: Sequence["Summary"], format: Format = Format.TEXT) -> None:
+    """Write summaries to standard output."""
+    from harness.cli.output import write, write_page
+
+    if format is Format.MD:
+        from harness.report.markdown import to_markdown
+
+        write("\n".join(to_markdown(summary) for summary in summaries))
+        return
+
+    from harness.report.terminal import print_summary
+
+    def draw(console: "Console") -> None:
+        for number, summary in enumerate(summaries):
+            if number:
+                console.print()
+            print_summary(summary, console)
+
+    write_page(draw)

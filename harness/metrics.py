@@ -1,0 +1,380 @@
+"""From samples and telemetry to figures: rates, shares of the peak, energy, warnings, and what limits. Floor 2."""
+
+import re
+from dataclasses import dataclass
+
+from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
+from harness.specs import pcie_peak
+from harness.statistics import Interval, mean_interval, percentile, rate_interval
+from harness.units import format_percent, format_rate
+
+# A tensor pipe cannot do more than its rate at the counted clock; clock and time are each read to 0.1 %.
+IMPLAUSIBLE_AT_CLOCK_RATIO = 1.005
+# No byte can cross memory or a link faster than the peak.
+IMPLAUSIBLE_SPEC_RATIO = 1.0
+# Above this share that L2 could serve, a rate says nothing about the memory.
+L2_LIMIT_RATIO = 0.02
+# Below this many samples the 99th percentile is their maximum by another name.
+LEAST_SAMPLES_FOR_P99 = 100
+
+POWER_CAP_LEAST_RATIO = 0.20
+POWER_NEAR_LIMIT_RATIO = 0.95
+THERMAL_LEAST_RATIO = 0.01
+USER_CLOCK_LEAST_RATIO = 0.20
+_DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What binds a case by the roofline: the work and its peak, or the reason why no share can be given."""
+
+    work: Work | None
+    peak: Peak | None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The binding peak's name: `memory`, `bf16`, `host_link`; empty where nothing is known to bind."""
+        return self.work.peak or "" if self.work is not None else ""
+
+
+def derive_metrics(
+    case: Case, samples: Samples, telemetry: Telemetry, sheet: PeakSheet, facts: DeviceFacts
+) -> tuple[Metric, ...]:
+    """Every figure of one case, the same names for every case; what is unknown is `None` with its reason."""
+    bound = find_bound(case, telemetry, sheet)
+    return (
+        *_rates(case, samples),
+        *_times(samples),
+        _spec_ratio(case, samples, bound, facts),
+        _at_clock_ratio(samples, telemetry, bound, sheet, facts),
+        _clock_ratio(telemetry, bound, sheet, facts),
+        _cycles(samples, telemetry),
+        *_energies(case, samples, telemetry),
+        _l2_ratio(case, facts),
+        _nvml_clock_ratio(telemetry),
+    )
+
+
+def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
+    """The roofline (Williams et al., 2009): of the works with a peak, the one that needs the longest at its peak.
+
+    A case whose headline has no peak gets no share, and neither does one of whose peaks any is unknown: then nobody
+    knows which binds.
+    """
+    if not case.work:
+        return Bound(None, None, f"a {case.kind} case declares no work")
+    headline = case.work[0]
+    if headline.peak is None:
+        return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
+    bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
+    unknown = next((b for b in bounds if b.peak is None), None)
+    if unknown is not None:
+        return unknown
+    return max(bounds, key=_least_seconds)
+
+
+def limiting_factor(telemetry: Telemetry) -> str:
+    """What held the clock down in the window, the most serious cause first, from NVML's throttle counters.
+
+    A large GEMM at its power limit is normal, so the cap counts from a fifth of the window; "power model" is the
+    cap acting while the card draws less than 95 % of its limit. "none" needs every counter to have answered.
+    """
+    throttle, event = telemetry.throttle_ratio, telemetry.event_ratio
+    if throttle.get("brake_hw", 0.0) > 0:
+        return "brake"
+    if throttle.get("thermal_sw", 0.0) + throttle.get("thermal_hw", 0.0) >= THERMAL_LEAST_RATIO:
+        return "thermal"
+    if throttle.get("power_cap", 0.0) >= POWER_CAP_LEAST_RATIO:
+        if telemetry.power_w is None or telemetry.power_limit_w is None:
+            return "unknown"
+        near_limit = telemetry.power_w >= POWER_NEAR_LIMIT_RATIO * telemetry.power_limit_w
+        return "power" if near_limit else "power model"
+    users = (throttle.get("sync_boost"), event.get("sync_boost"), event.get("applications_clocks"))
+    if max(share or 0.0 for share in users) >= USER_CLOCK_LEAST_RATIO:
+        return "user's clock"
+    return "none" if throttle.keys() >= _DECISIVE_COUNTERS else "unknown"
+
+
+def warnings_of(
+    case: Case,
+    samples: Samples,
+    telemetry: Telemetry,
+    sheet: PeakSheet,
+    metrics: tuple[Metric, ...],
+) -> tuple[str, ...]:
+    """What a reader must know before trusting the figures; each begins with its kind and a colon."""
+    bound = find_bound(case, telemetry, sheet)
+    candidates = (
+        _implausible(metrics, bound, samples),
+        _unsettled(telemetry),
+        _starved(samples),
+        _unverified(bound, sheet),
+    )
+    return tuple(w for w in candidates if w)
+
+
+def _rates(case: Case, samples: Samples) -> list[Metric]:
+    """`rate` for the headline, `rate.<label as a slug>` for every further convention, as in `rate.one_way`."""
+    metrics: list[Metric] = []
+    for number, work in enumerate(case.work):
+        name = "rate" if number == 0 else f"rate.{_slug(work.label) or number + 1}"
+        if any(m.name == name for m in metrics):
+            name = f"{name}_{number + 1}"
+        metrics.append(_rate(name, work, samples))
+    return metrics
+
+
+def _rate(name: str, work: Work, samples: Samples) -> Metric:
+    interval = rate_interval(work.amount, samples.seconds)
+    rate = work.amount / samples.seconds_per_launch
+    return _metric(name, rate, f"{work.unit}/s", "higher", label=work.label, interval=interval)
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+
+def _times(samples: Samples) -> tuple[Metric, ...]:
+    count, grouped = len(samples.seconds), samples.launches_per_sample
+    # A percentile of groups hides single slow launches; the label says over what it was taken.
+    label = "" if grouped == 1 else f"of means of {grouped} launches"
+    p99 = percentile(samples.seconds, 99) if count >= LEAST_SAMPLES_FOR_P99 else None
+    few = f"{count} samples; {LEAST_SAMPLES_FOR_P99} are needed for a 99th percentile"
+    return (
+        _metric("time", samples.seconds_per_launch, "s", "lower", interval=mean_interval(samples.seconds)),
+        _metric("time_p50", percentile(samples.seconds, 50), "s", "lower", label=label),
+        _metric("time_p99", p99, "s", "lower", label=label, reason=few),
+    )
+
+
+def _spec_ratio(case: Case, samples: Samples, bound: Bound, facts: DeviceFacts) -> Metric:
+    """Share of the binding peak; its label is that peak's name."""
+    reason = bound.reason or (_why_not_memory(case, facts) if bound.name == "memory" else "")
+    if bound.work is None or bound.peak is None or reason:
+        return _metric("spec_ratio", None, "ratio", "higher", label=bound.name, reason=reason)
+    amount, peak_per_s = bound.work.amount, bound.peak.value
+    ratio = amount / samples.seconds_per_launch / peak_per_s
+    interval = rate_interval(amount / peak_per_s, samples.seconds)
+    return _metric("spec_ratio", ratio, "ratio", "higher", label=bound.name, interval=interval)
+
+
+def _why_not_memory(case: Case, facts: DeviceFacts) -> str:
+    share, reason = _l2_share(case, facts)
+    if share is None:
+        return reason
+    if share <= L2_LIMIT_RATIO:
+        return ""
+    served, limit = format_percent(share), format_percent(L2_LIMIT_RATIO, 0)
+    return f"L2 could serve {served} of the traffic; above {limit} no share of the memory's peak is given"
+
+
+def _l2_share(case: Case, facts: DeviceFacts) -> tuple[float | None, str]:
+    """The share of the traffic that L2 could serve at most: what fits in it of all that is rotated through."""
+    if facts.l2_bytes is None:
+        return None, "the L2 size of this device is unknown"
+    if case.footprint_bytes <= 0:
+        return None, "the case declares no footprint, so the share that L2 could serve is unknown"
+    return min(1.0, facts.l2_bytes / case.footprint_bytes), ""
+
+
+def _l2_ratio(case: Case, facts: DeviceFacts) -> Metric:
+    share, reason = _l2_share(case, facts)
+    return _metric("l2_ratio", share, "ratio", reason=reason)
+
+
+@dataclass(frozen=True)
+class _TensorRate:
+    """FLOP a clock of the whole device, and the clock at which that makes the data sheet's peak."""
+
+    flop_per_clock: float | None
+    spec_clock_mhz: float | None
+    reason: str = ""
+
+
+def _tensor_rate(bound: Bound, sheet: PeakSheet, facts: DeviceFacts) -> _TensorRate:
+    if bound.work is None or bound.peak is None:
+        return _TensorRate(None, None, bound.reason)
+    if bound.work.unit != "FLOP":
+        return _TensorRate(None, None, f"bound by {bound.name}, not by compute")
+    per_sm = sheet.flop_per_clock_per_sm.get(bound.name)
+    sm_count = facts.sm_count or sheet.sm_count
+    if per_sm is None or sm_count is None:
+        missing = "SM count" if per_sm is not None else f"'{bound.name}' rate per clock and SM"
+        return _TensorRate(None, bound.peak.clock_mhz, f"the {missing} of this device is unknown")
+    flop_per_clock = sm_count * per_sm
+    return _TensorRate(flop_per_clock, bound.peak.clock_mhz or bound.peak.value / flop_per_clock / 1e6)
+
+
+def _at_clock_ratio(
+    samples: Samples, telemetry: Telemetry, bound: Bound, sheet: PeakSheet, facts: DeviceFacts
+) -> Metric:
+    """Share of what the SMs could do in the cycles that passed: a property of the kernel, not of the clock."""
+    rate = _tensor_rate(bound, sheet, facts)
+    clock_mhz = telemetry.sm_clock_mhz
+    if bound.work is None or rate.flop_per_clock is None or clock_mhz is None:
+        reason = rate.reason or _missing(telemetry, "sm_clock_mhz", "true clock")
+        return _metric("at_clock_ratio", None, "ratio", "higher", label=bound.name, reason=reason)
+    possible = rate.flop_per_clock * clock_mhz * 1e6 * samples.seconds_per_launch
+    return _metric("at_clock_ratio", bound.work.amount / possible, "ratio", "higher", label=bound.name)
+
+
+def _clock_ratio(telemetry: Telemetry, bound: Bound, sheet: PeakSheet, facts: DeviceFacts) -> Metric:
+    """True clock over the clock that the peak assumes, so that spec_ratio = at_clock_ratio x clock_ratio."""
+    rate = _tensor_rate(bound, sheet, facts)
+    clock_mhz = telemetry.sm_clock_mhz
+    if rate.spec_clock_mhz is None or clock_mhz is None:
+        reason = rate.reason if rate.spec_clock_mhz is None else _missing(telemetry, "sm_clock_mhz", "true clock")
+        return _metric("clock_ratio", None, "ratio", reason=reason)
+    return _metric("clock_ratio", clock_mhz / rate.spec_clock_mhz, "ratio", label=f"of {rate.spec_clock_mhz:.0f} MHz")
+
+
+def _cycles(samples: Samples, telemetry: Telemetry) -> Metric:
+    if telemetry.sm_clock_mhz is None:
+        return _metric("cycles", None, "cycles", "lower", reason=_missing(telemetry, "sm_clock_mhz", "true clock"))
+    return _metric("cycles", telemetry.sm_clock_mhz * 1e6 * samples.seconds_per_launch, "cycles", "lower")
+
+
+def _energies(case: Case, samples: Samples, telemetry: Telemetry) -> tuple[Metric, ...]:
+    """Mean power, energy a launch, and energy a unit of the headline work: gross, with idle power in it."""
+    reason = _missing(telemetry, "power_w", "power")
+    power_w, method = telemetry.power_w, telemetry.power_method
+    energy_j = None if power_w is None else power_w * samples.seconds_per_launch
+    if case.work:
+        per_unit, unit = None if energy_j is None else energy_j / case.work[0].amount, f"J/{case.work[0].unit}"
+    else:
+        per_unit, unit, reason = None, "J", reason if energy_j is None else f"a {case.kind} case declares no work"
+    return (
+        _metric("power", power_w, "W", label=method, reason=reason),
+        _metric("energy", energy_j, "J", "lower", label=method, reason=reason),
+        _metric("energy_per_work", per_unit, unit, "lower", label=method, reason=reason),
+    )
+
+
+def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:
+    """NVML's SM clock over the true one: 1.09 to 1.10 under tensor load on an H200, driver 580."""
+    true_mhz, nvml_mhz = telemetry.sm_clock_mhz, telemetry.nvml_sm_clock_mhz
+    if true_mhz is None:
+        return _metric("nvml_clock_ratio", None, "ratio", reason=_missing(telemetry, "sm_clock_mhz", "true clock"))
+    if nvml_mhz is None:
+        return _metric("nvml_clock_ratio", None, "ratio", reason=_missing(telemetry, "nvml_sm_clock_mhz", "NVML clock"))
+    return _metric("nvml_clock_ratio", nvml_mhz / true_mhz, "ratio")
+
+
+def _find_peak(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
+    name = work.peak or ""
+    if name in sheet.peaks:
+        peak: Peak | None = sheet.peaks[name]
+    elif name in ("host_link", "host_link_both"):
+        return _find_host_link(work, telemetry, sheet)
+    else:
+        peak = None
+    if peak is None:
+        why = sheet.reason if sheet.match == "none" else ""
+        return Bound(work, None, why or f"no peak '{name}' is known for {_quoted(sheet.gpu)}")
+    return _checked(work, peak)
+
+
+def _quoted(gpu: str | None) -> str:
+    return f"'{gpu}'" if gpu else "this device"
+
+
+def _find_host_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
+    """The chip-to-chip link of the sheet, or else PCIe as negotiated under load; both ways at once are twice one."""
+    generation, lanes = telemetry.pcie_generation, telemetry.pcie_lanes
+    one_way = sheet.peaks.get("host_link")
+    if one_way is None and (generation is None or lanes is None):
+        field_name = "pcie_generation" if generation is None else "pcie_lanes"
+        return Bound(work, None, _missing(telemetry, field_name, "PCIe link under load"))
+    if one_way is None and generation is not None and lanes is not None:
+        one_way = pcie_peak(generation, lanes)
+    if one_way is None:
+        return Bound(work, None, f"no peak is known for PCIe generation {generation} with {lanes} lanes")
+    if work.peak == "host_link":
+        return _checked(work, one_way)
+    both = Peak(2 * one_way.value, one_way.unit, one_way.provenance, f"twice: {one_way.source}")
+    return _checked(work, both)
+
+
+def _checked(work: Work, peak: Peak) -> Bound:
+    if peak.unit != work.unit:
+        return Bound(work, None, f"the peak '{work.peak}' is in {peak.unit}/s, the work in {work.unit}")
+    return Bound(work, peak)
+
+
+def _least_seconds(bound: Bound) -> float:
+    if bound.work is None or bound.peak is None:
+        return 0.0
+    return bound.work.amount / bound.peak.value
+
+
+def _implausible(metrics: tuple[Metric, ...], bound: Bound, samples: Samples) -> str:
+    values = {m.name: m.value for m in metrics}
+    at_clock, spec = values.get("at_clock_ratio"), values.get("spec_ratio")
+    if at_clock is not None and at_clock > IMPLAUSIBLE_AT_CLOCK_RATIO:
+        return (
+            f"implausible: {format_percent(at_clock)} of what the SMs can do in the counted cycles, above "
+            f"{format_percent(IMPLAUSIBLE_AT_CLOCK_RATIO)}. Time, clock or work is wrong: do not use this figure."
+        )
+    if spec is None or spec <= IMPLAUSIBLE_SPEC_RATIO or bound.work is None or bound.peak is None:
+        return ""
+    if bound.work.unit != "B":  # A card may honestly clock higher than its data sheet assumes.
+        return ""
+    rate = format_rate(bound.work.amount / samples.seconds_per_launch, "B")
+    peak = format_rate(bound.peak.value, "B")
+    return (
+        f"implausible: {rate} over {bound.name} whose peak is {peak}. "
+        "Time, byte count, caching or the peak is wrong: do not use this figure."
+    )
+
+
+def _unsettled(telemetry: Telemetry) -> str:
+    if telemetry.settled is not False:
+        return ""
+    waited = "" if telemetry.settle_s is None else f" after {telemetry.settle_s:.1f} s"
+    return (
+        f"unsettled: power or clock still moved by 0.2 %/s or more{waited}. "
+        "Compare temperature_start_c and temperature_end_c, or pre-heat longer."
+    )
+
+
+def _starved(samples: Samples) -> str:
+    if samples.starved <= 0:
+        return ""
+    return (
+        f"starved: the launch queue had run dry before {samples.starved} of {len(samples.seconds)} groups, "
+        "so host time may be in them. Free the host's cores or launch through a graph."
+    )
+
+
+def _unverified(bound: Bound, sheet: PeakSheet) -> str:
+    if bound.work is None or bound.peak is None or bound.peak.is_verified:
+        return ""
+    peak = format_rate(bound.peak.value, bound.peak.unit)
+    return (
+        f"unverified peak: '{bound.name}' of {_quoted(sheet.gpu)}, {peak}, was recalled and read nowhere. "
+        "Check it against the data sheet and correct harness/specs.toml."
+    )
+
+
+def _missing(telemetry: Telemetry, field_name: str, what: str) -> str:
+    return telemetry.missing.get(field_name) or f"the {what} was not measured"
+
+
+def _metric(
+    name: str,
+    value: float | None,
+    unit: str,
+    better: Better = "",
+    *,
+    label: str = "",
+    interval: Interval | None = None,
+    reason: str = "",
+) -> Metric:
+    """A metric whose reason is kept only where its value is unknown; there it must be given."""
+    if value is not None:
+        low, high = interval if interval is not None else (None, None)
+        return Metric(name, value, unit, better, low, high, label)
+    if not reason:
+        raise ValueError(f"metric '{name}' is unknown without a reason")
+    return Metric(name, None, unit, better, label=label, reason=reason)

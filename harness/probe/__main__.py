@@ -1,0 +1,53 @@
+"""`python -m harness.probe VERB`: what only the machine can tell, as one line of JSON for the verbs that render it."""
+
+import json
+import os
+import sys
+
+from harness.errors import ExitCode, HarnessError
+from harness.probe.nvml import open_nvml
+
+
+def devices() -> dict[str, object]:
+    """The GPUs that NVML lists, without loading torch: names, driver, and the reason where there is none."""
+    nvml, reason = open_nvml()
+    if nvml is None:
+        return {"gpus": [], "driver": None, "reason": reason}
+    names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(names) if visible is None else min(len(names), len([v for v in visible.split(",") if v.strip()]))
+    return {"gpus": names[:count], "driver": nvml.system("GetDriverVersion").value, "reason": reason}
+
+
+def whoami() -> dict[str, object]:
+    """The hashes by which run files name this site's cards, beside NVML's UUIDs: for the operator's eyes only."""
+    from harness.probe import environment
+
+    key = environment.site_key()
+    nvml, reason = open_nvml()
+    cards = []
+    for gpu in nvml.gpus() if nvml else ():
+        uuid = str(gpu.query("GetUUID").value).removeprefix("GPU-")
+        cards.append({"name": gpu.query("GetName").value, "uuid": uuid, "card": environment.card_hash(key, uuid)})
+    label = os.environ.get(environment.LABEL_VARIABLE)
+    return {"site_key": environment.site_key_hash(key), "label": label, "cards": cards, "reason": reason}
+
+
+VERBS = {"devices": devices, "whoami": whoami}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the verb's answer, or its error, as JSON on standard output."""
+    if len(arguments) != 1 or arguments[0] not in VERBS:
+        sys.stderr.write(f"usage: python -m harness.probe {'|'.join(VERBS)}\n")
+        return ExitCode.USAGE
+    try:
+        answer: dict[str, object] = VERBS[arguments[0]]()
+    except HarnessError as error:
+        answer = {"error": str(error), "exit_code": int(error.exit_code)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

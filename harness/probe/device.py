@@ -1,0 +1,291 @@
+"""The one branch between GPU and CPU: which device there is, what it says of itself, how it is loaded.
+
+Without any NVIDIA device, or when asked, the suite runs on the CPU. A GPU that torch cannot use is an error that
+names both versions, never a silent CPU run.
+"""
+
+import gc
+import importlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.errors import ExitCode, HarnessError
+from harness.model import DeviceFacts, Fact, Telemetry
+from harness.probe import host
+from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue
+from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
+
+_FABRIC_MISSING = "802"
+_CLOCK_READ_STEP_S = 0.1
+
+
+def discover(wanted: str = "auto", index: int = 0) -> Device:
+    """The device to measure: GPU `index` of those that CUDA sees, or the CPU.
+
+    `wanted` is `auto`, `cpu`, or the dotted path of a class that is called without arguments (a scripted device).
+    Raises HarnessError with exit code 2 if there is a GPU that torch cannot use.
+    """
+    if wanted == "cpu":
+        return CpuDevice()
+    if wanted != "auto":
+        module, _, name = wanted.rpartition(".")
+        return getattr(importlib.import_module(module), name)()  # type: ignore[no-any-return]
+    nvml, reason = open_nvml()
+    gpu_names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()] if nvml else []
+    if not gpu_names and not _has_device_node():
+        return CpuDevice()
+    _require_cuda(gpu_names, nvml, reason)
+    return CudaDevice(index, nvml)
+
+
+def _has_device_node() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _require_cuda(gpu_names: list[str], nvml: Nvml | None, reason: str) -> None:
+    """Raise unless torch can use a GPU that is there, naming the driver's and torch's versions."""
+    driver = (nvml.system("GetDriverVersion").value if nvml else None) or f"unknown ({reason})"
+    found = (
+        f"found {gpu_names[0] if gpu_names else 'an NVIDIA device'} with driver {driver}, but torch {torch.__version__}"
+    )
+    if torch.version.cuda is None:
+        raise HarnessError(
+            f"{found} is built without CUDA. Install a CUDA build of torch, or measure the CPU with DEVICE=cpu.",
+            ExitCode.INCONCLUSIVE,
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        told = str(error).splitlines()[0]
+        if _FABRIC_MISSING in told:
+            raise HarnessError(
+                f"CUDA error 802 on {gpu_names[0] if gpu_names else 'this machine'}: the NVLink fabric is not set up. "
+                "Start nvidia-fabricmanager of the driver's version, then measure.",
+                ExitCode.INCONCLUSIVE,
+            ) from error
+        raise HarnessError(
+            f"{found} (CUDA {torch.version.cuda}) cannot use it: {told}. "
+            "Install a torch build for this driver, or measure the CPU with DEVICE=cpu.",
+            ExitCode.INCONCLUSIVE,
+        ) from error
+    if torch.cuda.device_count() == 0:
+        raise HarnessError(
+            f"{found} sees no device (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}).",
+            ExitCode.INCONCLUSIVE,
+        )
+
+
+class CpuDevice:
+    """The processor: torch runs for real, Triton through its interpreter and for correctness only."""
+
+    timer = "perf_counter"
+
+    def __init__(self) -> None:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel module is imported
+        self.facts = DeviceFacts(
+            kind="cpu",
+            name=host.cpu_name(),
+            torch_device="cpu",
+            memory_bytes=host.memory_bytes(),
+            free_bytes=host.memory_bytes(),
+            triton="interpreted" if importlib.util.find_spec("triton") else "absent",
+        )
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: the CPU runs a launch before it returns."""
+
+    def start(self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None) -> Load:
+        """Launches one after another on the host's clock."""
+        return CpuLoad(launch, group_s, pace, prologue)
+
+    def release(self) -> None:
+        """Free what no tensor uses any more."""
+        gc.collect()
+
+    def is_usable(self) -> bool:
+        """A CPU that got here still works."""
+        return True
+
+
+class CpuLoad:
+    """Groups of launches timed by perf_counter, without power or clock."""
+
+    def __init__(self, launch: Launch, group_s: float, pace: Pace | None, prologue: Prologue | None) -> None:
+        self._launch = launch
+        self._prologue = prologue
+        self._position = 0
+        self.pace = pace or self._choose_pace(group_s)
+
+    def run_group(self) -> Group:
+        """One group, now."""
+        launches = self.pace.launches_per_group
+        return Group(self._time(launches), launches, time.monotonic())
+
+    def mark(self) -> None:
+        """Nothing is watched on a CPU."""
+
+    def finish(self) -> Telemetry:
+        """What a CPU cannot tell, with the reason."""
+        reason = "not read on a CPU"
+        return Telemetry(missing=dict.fromkeys(("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz"), reason))
+
+    def recent_power(self) -> list[tuple[float, float]]:
+        """No power is read on a CPU."""
+        return []
+
+    def _choose_pace(self, group_s: float) -> Pace:
+        seconds = min(self._time(1) for _ in range(2))
+        return Pace("host", max(1, round(group_s / max(seconds, 1e-9))), seconds)
+
+    def _time(self, launches: int) -> float:
+        if self._prologue is not None:
+            self._prologue()
+        began_s = time.perf_counter()
+        for i in range(self._position, self._position + launches):
+            self._launch(i)
+        self._position += launches
+        return time.perf_counter() - began_s
+
+
+class CudaDevice:
+    """An NVIDIA GPU through torch, matched to NVML by UUID."""
+
+    timer = "cuda_event"
+
+    def __init__(self, index: int, nvml: Nvml | None) -> None:
+        from harness.probe.clocks import Stamper
+
+        torch.cuda.set_device(index)
+        properties = torch.cuda.get_device_properties(index)
+        self.uuid = str(properties.uuid)
+        self.nvml = nvml
+        self.gpu: Gpu | None = self._find(nvml)
+        self.numa = host.bind_to_gpu_node(self.gpu)
+        self.facts = self._facts(index, properties)
+        self._stamper = Stamper(properties.multi_processor_count)
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued; a sticky error of the device surfaces here."""
+        torch.cuda.synchronize()
+
+    def start(
+        self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None
+    ) -> "CudaLoad":
+        """Launches queued ahead of the device, watched by NVML and stamped on every SM."""
+        from harness.probe.timing import choose_pace
+
+        return CudaLoad(launch, pace or choose_pace(launch, group_s), prologue, self._stamper, self.gpu)
+
+    def preheat(self, cap_s: float) -> dict[str, float | bool | str | None]:
+        """Load the tensor cores until the temperature moves less than 0.5 °C in 10 s, at most `cap_s` seconds."""
+        from harness.probe.preheat import preheat
+
+        return preheat(self, cap_s)
+
+    def release(self) -> None:
+        """Return cached blocks to the driver, so that the next case finds the memory free."""
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def is_usable(self) -> bool:
+        """Whether the context survived; an illegal address ends it for this process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def _find(self, nvml: Nvml | None) -> Gpu | None:
+        if nvml is None:
+            return None
+        return nvml.by_uuid(f"GPU-{self.uuid}") or nvml.by_uuid(f"MIG-{self.uuid}")
+
+    def _facts(self, index: int, properties: Any) -> DeviceFacts:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+        gpu = self.gpu
+        bus_bits = gpu.query("GetMemoryBusWidth").value if gpu else getattr(properties, "memory_bus_width", None)
+        return DeviceFacts(
+            kind="cuda",
+            name=properties.name,
+            torch_device=f"cuda:{index}",
+            gpu_count=torch.cuda.device_count(),
+            compute_capability=(properties.major, properties.minor),
+            sm_count=properties.multi_processor_count,
+            memory_bytes=total_bytes,
+            free_bytes=free_bytes,
+            l2_bytes=properties.L2_cache_size or None,
+            shared_memory_bytes=getattr(properties, "shared_memory_per_block_optin", None),
+            max_sm_clock_mhz=gpu.max_clock_mhz(CLOCK_SM).value if gpu else None,
+            memory_clock_mhz=gpu.max_clock_mhz(CLOCK_MEMORY).value if gpu else None,
+            memory_bus_bits=bus_bits or None,
+            triton="compiled" if importlib.util.find_spec("triton") else "absent",
+            numa=self.numa.side,
+            mig=" MIG " in properties.name,
+        )
+
+
+class CudaLoad:
+    """A load on a GPU: groups in flight, stamps between them, NVML beside them."""
+
+    def __init__(self, launch: Launch, pace: Pace, prologue: Prologue | None, stamper: Any, gpu: Gpu | None) -> None:
+        from harness.probe.telemetry import Watch
+        from harness.probe.timing import open_queue
+
+        self.pace, self._queue = open_queue(launch, pace, stamper, prologue)
+        self._gpu = gpu
+        self._watch = Watch(gpu) if gpu else None
+        self._first_edge = self._watch.edge() if self._watch else None
+        self._first_group = 0
+        self._read_group = 0
+        self._read_at_s = time.monotonic()
+
+    def run_group(self) -> Group:
+        """The next finished group, with the true clock about every 0.1 s."""
+        group = self._queue.run_group()
+        if group.ended_s - self._read_at_s < _CLOCK_READ_STEP_S:
+            return group
+        last = self._queue.finished - 1
+        clock = self._queue.mean_clock(self._read_group, last)
+        self._read_group, self._read_at_s = last, group.ended_s
+        if clock is None:
+            return group
+        return Group(group.seconds, group.launches, group.ended_s, clock.mean_mhz, group.starved)
+
+    def mark(self) -> None:
+        """The window begins with the next group."""
+        self._first_group = self._queue.finished
+        self._first_edge = self._watch.edge() if self._watch else None
+
+    def finish(self) -> Telemetry:
+        """Read the counters while the load still runs, then let the queue drain."""
+        from harness.probe.telemetry import nothing_watched, summarise
+
+        last_edge = self._watch.edge() if self._watch else None
+        next_group = self._queue.finished
+        self._queue.drain()
+        clock = self._queue.mean_clock(self._first_group, next_group)
+        if self._watch is None or self._gpu is None or self._first_edge is None or last_edge is None:
+            return nothing_watched("NVML does not list this GPU", clock)
+        self._watch.stop()
+        return summarise(self._watch.watched, self._first_edge, last_edge, self._gpu.power_limit_w(), clock)
+
+    def recent_power(self) -> list[tuple[float, float]]:
+        """The instant power read so far."""
+        return list(self._watch.watched.power_w) if self._watch else []
+
+
+def environment_of(device: Device) -> dict[str, Fact]:
+    """The conditions of a run on that device; a scripted device brings its own."""
+    own = getattr(device, "environment", None)
+    if own is not None:
+        return own()  # type: ignore[no-any-return]
+    from harness.probe.environment import collect
+
+    if isinstance(device, CudaDevice):
+        missing = "" if device.gpu else "NVML does not list this GPU"
+        return collect(device.nvml, device.gpu, device.uuid, device.numa.note, missing)
+    return collect(None, None, None, "the CPU itself is measured", "no NVIDIA GPU was measured")

@@ -1,0 +1,109 @@
+"""What every device offers to a measurement: a load of grouped launches, and what it says of itself meanwhile.
+
+Protocols and plain data only, so that a scripted device can stand in for a GPU without torch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from harness.model import DeviceFacts, Telemetry
+
+Launch = Callable[[int], object]
+"""Enqueues launch number i; a family rotates its buffer sets by it."""
+
+Prologue = Callable[[], object]
+"""Enqueued before a group's first event: what the launches need and the time must not contain."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of launches between two events: device seconds for all of them.
+
+    `clock_mhz` is the mean true clock since the last group that carried one; it comes every 0.1 s or so.
+    """
+
+    seconds: float
+    launches: int
+    ended_s: float
+    clock_mhz: float | None = None
+    starved: bool = False
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How launches are grouped and kept queued."""
+
+    queue: Literal["stream", "graph", "blocked", "host"]
+    launches_per_group: int
+    seconds_per_launch: float
+
+
+class Load(Protocol):
+    """A running load. `run_group` returns a finished group while more are queued behind it."""
+
+    pace: Pace
+
+    def run_group(self) -> Group:
+        """The next finished group; its `ended_s` is host time (monotonic) when the device was done with it."""
+
+    def mark(self) -> None:
+        """Begin the window here: clocks and telemetry of `telemetry()` are counted from the next group on."""
+
+    def finish(self) -> Telemetry:
+        """Stop, wait for what is still queued, and tell what was watched from `mark` to the last group returned."""
+
+    def recent_power(self) -> Sequence[tuple[float, float]]:
+        """(host seconds, watts) read so far; empty where power cannot be read."""
+
+
+class Device(Protocol):
+    """The one seam between a measurement and the machine."""
+
+    facts: DeviceFacts
+    timer: str
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run; raises what went wrong on the device."""
+
+    def start(self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None) -> Load:
+        """Begin a load whose groups last about `group_s` seconds, or follow a given pace.
+
+        `prologue` runs before each group, outside its time.
+        """
+
+    def release(self) -> None:
+        """Give back memory that no tensor uses any more."""
+
+    def is_usable(self) -> bool:
+        """Whether the device still answers: an illegal address leaves the process without one."""
+
+
+class Checker(Protocol):
+    """How buffers are filled and compared; torch's for real devices, numbers for a scripted one."""
+
+    def fill(self, buffers: Sequence[object], seed: int) -> None:
+        """Random data, the same for the same seed."""
+
+    def poison(self, buffers: Sequence[object]) -> None:
+        """A value that no right result contains."""
+
+    def fingerprint(self, buffer: object) -> int:
+        """Equal for equal bits."""
+
+    def error(self, actual: object, expected: object, exact: bool) -> float:
+        """SQNR in dB against a reference of higher precision (NaN if any value is not finite); for `exact`, how
+        many elements differ."""
+
+
+@dataclass
+class Watched:
+    """Raw readings of one load, by host time (monotonic seconds)."""
+
+    power_w: list[tuple[float, float]] = field(default_factory=list)
+    energy_j: list[tuple[float, float]] = field(default_factory=list)
+    sm_clock_mhz: list[tuple[float, float]] = field(default_factory=list)
+    memory_clock_mhz: list[tuple[float, float]] = field(default_factory=list)
+    temperature_c: list[tuple[float, float]] = field(default_factory=list)
+    events: list[tuple[float, int]] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,200 @@
+"""How one case is measured: right before fast, then a settled window, then right again.
+
+No torch here: the device and the checker come from outside, so that a scripted device runs the same path.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.model import Case, Check, Samples, Telemetry
+from harness.probe.load import Checker, Device, Group, Launch, Load
+from harness.statistics import is_settled
+
+Reference = Callable[[int], Iterable[tuple[object, object]]]
+"""For buffer set i: pairs of (what the launch wrote, what a computation of higher precision expects)."""
+
+FIRST_SEED = 20250601
+FRESH_SEED = 20250602
+
+_MOST_SAMPLES = 200
+_SETTLE_STEP_S = 0.25
+
+
+class CheckFailedError(Exception):
+    """A result differs from its reference, so it is not timed, or its timing is not kept."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long a case is loaded, in seconds. Whoever changes it changes every figure: it is part of the file."""
+
+    window_s: float
+    settle_s: float
+    settle_cap_s: float
+    preheat_cap_s: float
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "smoke": Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0),
+    "quick": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
+    "standard": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
+    "full": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a family hands over to be measured. Launch number i uses buffer set i modulo `sets`.
+
+    `outputs` are poisoned before every check. With `exact`, every element must equal the reference; otherwise the
+    signal-to-noise ratio against it must reach `least_sqnr_db`.
+    """
+
+    launch: Launch
+    inputs: Sequence[object]
+    outputs: Sequence[object]
+    reference: Reference
+    sets: int = 1
+    exact: bool = False
+    least_sqnr_db: float = 50.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What measuring a case gave; without samples it was only checked."""
+
+    checks: tuple[Check, ...]
+    samples: Samples | None = None
+    telemetry: Telemetry | None = None
+
+
+def measure_case(case: Case, subject: Subject, device: Device, checker: Checker, protocol: Protocol) -> Measurement:
+    """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong."""
+    before = check(subject, device, checker, FIRST_SEED, "before")
+    if case.checked_only:
+        return Measurement((before,))
+    samples, telemetry = time_window(device, subject.launch, protocol)
+    after = check(subject, device, checker, FRESH_SEED, "after")
+    checks = [before, after]
+    if case.deterministic:
+        checks.append(check_repeat(subject, device, checker))
+    return Measurement(tuple(checks), samples, telemetry)
+
+
+def check(subject: Subject, device: Device, checker: Checker, seed: int, when: str) -> Check:
+    """Launch every buffer set once on random inputs and compare with the reference."""
+    checker.fill(subject.inputs, seed)
+    checker.poison(subject.outputs)
+    for i in range(subject.sets):
+        subject.launch(i)
+    device.synchronize()
+    errors = [checker.error(a, e, subject.exact) for i in range(subject.sets) for a, e in subject.reference(i)]
+    if not errors:
+        raise CheckFailedError(f"nothing was compared {when} the window: the reference gave no pair")
+    result = _judge(errors, subject, when)
+    if not result.passed:
+        raise CheckFailedError(_explain(result))
+    return result
+
+
+def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
+    """The same inputs twice: every output must have the same bits."""
+    first = [checker.fingerprint(out) for out in subject.outputs]
+    checker.poison(subject.outputs)
+    for i in range(subject.sets):
+        subject.launch(i)
+    device.synchronize()
+    differing = sum(a != checker.fingerprint(out) for a, out in zip(first, subject.outputs, strict=True))
+    result = Check("repeat", "exact", differing == 0, float(differing), 0.0, "outputs whose bits differ")
+    if not result.passed:
+        raise CheckFailedError(
+            f"{differing} of {len(first)} outputs differ bit for bit between two launches on the same inputs: "
+            "suspected silent corruption"
+        )
+    return result
+
+
+def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Samples, Telemetry]:
+    """Load the device until it has settled, then keep the groups of one window."""
+    load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25)
+    settled, settle_s = settle(load, protocol)
+    load.mark()
+    groups = _run_for(load, protocol.window_s)
+    telemetry = replace(load.finish(), settled=settled, settle_s=settle_s)
+    return _samples_of(groups, load, device.timer), telemetry
+
+
+def settle(load: Load, protocol: Protocol) -> tuple[bool | None, float]:
+    """Run until neither power nor true clock drifts; whether they stopped, and the seconds it took.
+
+    `None` where the device tells neither, so that nobody knows.
+    """
+    if protocol.settle_cap_s == 0:
+        return None, 0.0
+    clock: list[tuple[float, float]] = []
+    began_s = judged_s = load.run_group().ended_s
+    while True:
+        group = load.run_group()
+        elapsed_s = group.ended_s - began_s
+        if group.clock_mhz is not None:
+            clock.append((group.ended_s, group.clock_mhz))
+        if elapsed_s < protocol.settle_s or group.ended_s - judged_s < _SETTLE_STEP_S:
+            continue
+        judged_s = group.ended_s
+        known = [series for series in (clock, [r for r in load.recent_power() if r[0] >= began_s]) if series]
+        if not known:
+            return None, elapsed_s
+        if all(is_settled(*_columns(series)) for series in known):
+            return True, elapsed_s
+        if elapsed_s >= protocol.settle_cap_s:
+            return False, elapsed_s
+
+
+def _run_for(load: Load, window_s: float) -> list[Group]:
+    groups: list[Group] = []
+    total_s = 0.0
+    while len(groups) < _MOST_SAMPLES and (total_s < window_s or len(groups) < 2):
+        group = load.run_group()
+        groups.append(group)
+        total_s += group.seconds
+    return groups
+
+
+def _samples_of(groups: Sequence[Group], load: Load, timer: str) -> Samples:
+    launches = groups[0].launches
+    seconds = tuple(group.seconds / launches for group in groups)
+    bad = [s for s in seconds if not 0 < s < math.inf]
+    if bad:
+        raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
+    return Samples(
+        seconds=seconds,
+        launches_per_sample=launches,
+        window_s=sum(group.seconds for group in groups),
+        timer=timer,
+        queue=load.pace.queue,
+        starved=sum(group.starved for group in groups),
+    )
+
+
+def _judge(errors: Sequence[float], subject: Subject, when: str) -> Check:
+    if subject.exact:
+        worst = max(errors)
+        return Check(when, "exact", worst == 0, worst, 0.0, "elements that differ")  # type: ignore[arg-type]
+    # A NaN must never pass: min() would skip it or not, depending on its place.
+    worst = -math.inf if any(math.isnan(error) for error in errors) else min(errors)
+    passed = worst >= subject.least_sqnr_db
+    finite = worst if math.isfinite(worst) else None
+    return Check(when, "sqnr_db", passed, finite, subject.least_sqnr_db)  # type: ignore[arg-type]
+
+
+def _explain(result: Check) -> str:
+    where = {"before": "before timing", "after": "after timing, on fresh inputs"}[result.when]
+    if result.measure == "exact":
+        return f"wrong result {where}: {result.worst:.0f} elements differ from the reference"
+    got = "not finite" if result.worst is None else f"{result.worst:.1f} dB"
+    return f"wrong result {where}: SQNR against the reference is {got}, at least {result.bound:.0f} dB is required"
+
+
+def _columns(series: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [at_s for at_s, _ in series], [value for _, value in series]

@@ -1,0 +1,173 @@
+"""NVML behind one wall: every call returns a value or the reason why there is none. Nothing here changes a setting."""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import ExitCode, HarnessError
+
+# Field ids of nvml.h (NVML 12 and 13).
+FIELD_MEMORY_TEMPERATURE = 82
+FIELD_POWER_INSTANT = 186
+THROTTLE_FIELDS = {
+    "power_cap": 74,
+    "sync_boost": 76,
+    "board": 77,
+    "low_utilisation": 78,
+    "reliability": 79,
+    "thermal_sw": 269,
+    "thermal_hw": 270,
+    "brake_hw": 271,
+}
+# Bits of nvmlDeviceGetCurrentClocksEventReasons.
+EVENT_BITS = {
+    "idle": 0x1,
+    "applications_clocks": 0x2,
+    "power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "thermal_sw": 0x20,
+    "thermal_hw": 0x40,
+    "brake_hw": 0x80,
+    "display_clock": 0x100,
+}
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+_SCOPE_GPU = 0
+
+_NO_DRIVER = {9: "the NVIDIA driver is not loaded", 12: "NVML is not installed (no NVIDIA driver)"}
+_MISMATCH = 18
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one NVML call gave: a value, or `None` and the reason."""
+
+    value: Any
+    status: str = "ok"
+
+
+class Gpu:
+    """One device's handle. Calls are looked up by name, so that an old library misses a call, not the suite."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library = library
+        self._handle = handle
+
+    def query(self, call: str, *arguments: Any) -> Reading:
+        """The result of `nvmlDevice<call>(handle, ...)`; NVML's own words where it refuses."""
+        function = getattr(self._library, f"nvmlDevice{call}", None)
+        if function is None:
+            return Reading(None, f"this nvidia-ml-py has no nvmlDevice{call}")
+        try:
+            return Reading(function(self._handle, *arguments))
+        except self._library.NVMLError as error:
+            return Reading(None, str(error))
+
+    def fields(self, ids: Sequence[int]) -> dict[int, Reading]:
+        """Several field values by one driver call; each has its own status."""
+        answer = self.query("GetFieldValues", [(i, _SCOPE_GPU) for i in ids])
+        if answer.value is None:
+            return dict.fromkeys(ids, answer)
+        return {i: self._field(entry) for i, entry in zip(ids, answer.value, strict=True)}
+
+    def _field(self, entry: Any) -> Reading:
+        if entry.nvmlReturn != 0:
+            return Reading(None, str(self._library.NVMLError(entry.nvmlReturn)))
+        # nvmlValueType_t: double, unsigned int, unsigned long, unsigned long long, signed long long, signed int
+        names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+        if entry.valueType >= len(names):
+            return Reading(None, f"field of an unknown type ({entry.valueType})")
+        return Reading(getattr(entry.value, names[entry.valueType]))
+
+    def power_instant_w(self) -> Reading:
+        """Board power of the last 100 ms refresh (about 25 ms of it is sampled on Hopper), in watts."""
+        return scaled(self.fields([FIELD_POWER_INSTANT])[FIELD_POWER_INSTANT], 1e-3)
+
+    def energy_j(self) -> Reading:
+        """The energy counter since the driver was loaded, in joules. A read costs 2 to 20 ms."""
+        return scaled(self.query("GetTotalEnergyConsumption"), 1e-3)
+
+    def power_limit_w(self) -> Reading:
+        """The limit that is enforced now, in watts."""
+        return scaled(self.query("GetEnforcedPowerLimit"), 1e-3)
+
+    def clock_mhz(self, domain: int) -> Reading:
+        """The clock that NVML says the domain runs at now, in MHz; 0 is not a clock."""
+        return _nothing_for_zero(self.query("GetClockInfo", domain))
+
+    def max_clock_mhz(self, domain: int) -> Reading:
+        """The highest clock of the domain in NVML's table, in MHz."""
+        return _nothing_for_zero(self.query("GetMaxClockInfo", domain))
+
+    def temperature_c(self) -> Reading:
+        """The GPU's temperature in degrees Celsius."""
+        return self.query("GetTemperature", 0)
+
+    def event_reasons(self) -> Reading:
+        """The bits of `EVENT_BITS` that hold the clocks down now."""
+        reading = self.query("GetCurrentClocksEventReasons")
+        # The name before NVML 12.4; the bits are the same.
+        return reading if reading.value is not None else self.query("GetCurrentClocksThrottleReasons")
+
+
+def scaled(reading: Reading, factor: float) -> Reading:
+    """The reading in another unit; unknown stays unknown."""
+    return reading if reading.value is None else Reading(reading.value * factor)
+
+
+def _nothing_for_zero(reading: Reading) -> Reading:
+    return Reading(None, "NVML says 0 MHz") if reading.value == 0 else reading
+
+
+class Nvml:
+    """An open NVML session."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def system(self, call: str) -> Reading:
+        """The result of `nvmlSystem<call>()`."""
+        function = getattr(self._library, f"nvmlSystem{call}", None)
+        if function is None:
+            return Reading(None, f"this nvidia-ml-py has no nvmlSystem{call}")
+        try:
+            return Reading(function())
+        except self._library.NVMLError as error:
+            return Reading(None, str(error))
+
+    def gpus(self) -> Iterator[Gpu]:
+        """Every GPU that NVML lists; its order is not CUDA's."""
+        for index in range(self._library.nvmlDeviceGetCount()):
+            yield Gpu(self._library, self._library.nvmlDeviceGetHandleByIndex(index))
+
+    def by_uuid(self, uuid: str) -> Gpu | None:
+        """The GPU of that UUID ("GPU-..." or "MIG-..."): the only safe way from a CUDA device to NVML's."""
+        try:
+            return Gpu(self._library, self._library.nvmlDeviceGetHandleByUUID(uuid))
+        except self._library.NVMLError:
+            return None
+
+
+def open_nvml(library: Any = None) -> tuple[Nvml | None, str]:
+    """NVML ready for use, or `None` and the reason (no driver, no binding).
+
+    A driver that does not match its library is an error of the machine (exit 2): nothing there can be trusted.
+    """
+    if library is None:
+        try:
+            library = importlib.import_module("pynvml")
+        except ImportError:
+            return None, "nvidia-ml-py is not installed"
+    try:
+        library.nvmlInit()
+    except library.NVMLError as error:
+        code = getattr(error, "value", None)
+        if code == _MISMATCH:
+            raise HarnessError(
+                "the NVIDIA driver's kernel module and its libraries are of different versions (NVML code 18). "
+                "Reload the module or reboot, then measure.",
+                ExitCode.INCONCLUSIVE,
+            ) from error
+        return None, _NO_DRIVER.get(code or 0, f"NVML does not start: {error}")
+    return Nvml(library), ""

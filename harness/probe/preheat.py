@@ -1,0 +1,55 @@
+"""One pre-heat a run: the same load for everyone, until the card's temperature stands still.
+
+A cold card leaks less and clocks higher, so its first cases would look better than its last.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from harness.probe.device import CudaDevice
+
+_SIZE = 8192
+_STEADY_C = 0.5
+_STEADY_S = 10.0
+_EDGE_S = 2.0
+# Without a temperature to look at: long enough for an air-cooled card's die, if not for its heat sink.
+_BLIND_S = 15.0
+
+
+def preheat(device: "CudaDevice", cap_s: float) -> dict[str, float | bool | str | None]:
+    """Multiply bfloat16 matrices until the temperature is steady; how long it took and what was reached."""
+    a, b, out = (torch.randn(_SIZE, _SIZE, device=device.facts.torch_device).bfloat16() for _ in range(3))
+    load = device.start(lambda _: torch.mm(a, b, out=out), group_s=0.02)
+    temperatures: list[tuple[float, float]] = []
+    began_s = time.monotonic()
+    steady = False
+    try:
+        while not steady and time.monotonic() - began_s < (cap_s if device.gpu else min(cap_s, _BLIND_S)):
+            at_s = load.run_group().ended_s
+            reading = device.gpu.temperature_c() if device.gpu else None
+            if reading is not None and reading.value is not None:
+                temperatures.append((at_s, reading.value))
+                steady = is_steady(temperatures)
+    finally:
+        load.finish()
+    return {
+        "seconds": round(time.monotonic() - began_s, 1),
+        "steady": steady if temperatures else None,
+        "start_c": temperatures[0][1] if temperatures else None,
+        "end_c": temperatures[-1][1] if temperatures else None,
+    }
+
+
+def is_steady(temperatures: Sequence[tuple[float, float]]) -> bool:
+    """Whether the means of the first and the last two of the trailing ten seconds differ by less than 0.5 °C."""
+    end_s = temperatures[-1][0]
+    recent = [(at_s, value) for at_s, value in temperatures if at_s >= end_s - _STEADY_S]
+    if end_s - temperatures[0][0] < _STEADY_S:
+        return False
+    first = [value for at_s, value in recent if at_s <= end_s - _STEADY_S + _EDGE_S]
+    last = [value for at_s, value in recent if at_s >= end_s - _EDGE_S]
+    return abs(sum(last) / len(last) - sum(first) / len(first)) < _STEADY_C

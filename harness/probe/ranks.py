@@ -1,0 +1,269 @@
+"""Ranks: one long-lived child process a GPU, one world a family. A sample's time is the slowest rank's.
+
+The worker commands, the ranks answer over a pipe. Within one case no rank waits for the worker: how many groups to
+run is agreed before, and what holds ranks together on the device is the collective itself.
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from harness.model import Case, Check, Samples, Telemetry
+from harness.probe.load import Pace
+from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol
+
+START_LIMIT_S = 120.0
+ANSWER_LIMIT_S = 60.0
+_MOST_SAMPLES = 200
+
+
+class RankError(Exception):
+    """A rank died, hung or failed; the text says which and how."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a rank is told when it starts."""
+
+    rank: int
+    ranks: int
+    device: str
+    rendezvous: str
+    parent: int
+
+
+class World:
+    """The ranks of one family, alive until closed. After an error the world is gone: make a new one."""
+
+    def __init__(self, ranks: int, device: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="ofpeak-ranks-")
+        rendezvous = str(Path(self._folder.name) / "rendezvous")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(ranks):
+            ours, theirs = context.Pipe()
+            seat = Seat(rank, ranks, device, rendezvous, multiprocessing.current_process().pid or 0)
+            process = context.Process(target=serve, args=(seat, theirs), daemon=True, name=f"ofpeak-rank-{rank}")
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._collect(START_LIMIT_S, "starting")
+
+    def ask(self, command: str, *arguments: Any, limit_s: float = ANSWER_LIMIT_S) -> list[Any]:
+        """Every rank's answer to the command. Raises RankError when one fails or does not answer in time."""
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                pipe.send((command, arguments))
+            except OSError as error:
+                raise self._gone(rank, command) from error
+        return self._collect(limit_s, command)
+
+    def close(self) -> None:
+        """End all ranks, the hung ones too."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(("close", ()))
+        ends_s = time.monotonic() + 5.0
+        for process in self._processes:
+            process.join(max(0.0, ends_s - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+    def _collect(self, limit_s: float, command: str) -> list[Any]:
+        ends_s = time.monotonic() + limit_s
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(max(0.0, ends_s - time.monotonic())):
+                raise RankError(f"rank {rank} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
+            try:
+                status, answer = pipe.recv()
+            except EOFError as error:
+                raise self._gone(rank, command) from error
+            if status != "ok":
+                raise RankError(f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}")
+            answers.append(answer)
+        return answers
+
+    def _gone(self, rank: int, command: str) -> RankError:
+        self._processes[rank].join(1.0)
+        return RankError(
+            f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
+        )
+
+
+def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any], protocol: Protocol) -> Measurement:
+    """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time."""
+    world.ask("open", body, dict(how))
+    before = _judge(world.ask("check", FIRST_SEED), "before")
+    paces = world.ask("pace", protocol.window_s / _MOST_SAMPLES)
+    pace = _common_pace(paces, protocol)
+    group_s = pace.seconds_per_launch * pace.launches_per_group
+    settle_groups = max(1, min(_MOST_SAMPLES, round(protocol.settle_s / group_s)))
+    window_groups = max(4, min(_MOST_SAMPLES, round(protocol.window_s / group_s)))
+    limit_s = ANSWER_LIMIT_S + 3 * group_s * (settle_groups + window_groups)
+    answers = world.ask("run", pace, settle_groups, window_groups, limit_s=limit_s)
+    after = _judge(world.ask("check", FRESH_SEED), "after")
+    world.ask("drop")
+    samples = slowest([answer["seconds"] for answer in answers], pace, answers[0]["timer"])
+    samples = replace(samples, starved=max(answer["starved"] for answer in answers))
+    return Measurement((before, after), samples, merge_telemetry([answer["telemetry"] for answer in answers]))
+
+
+def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) -> Samples:
+    """Samples from every rank's group times: a group is over when its slowest rank is done."""
+    groups = [max(of_ranks) for of_ranks in zip(*group_seconds, strict=True)]
+    seconds = tuple(group / pace.launches_per_group for group in groups)
+    return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue)
+
+
+def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
+    """One telemetry for all ranks: rank 0's, with the power of all GPUs together and the lowest of their clocks."""
+    first = ranks[0]
+    watts = [t.power_w for t in ranks]
+    clocks = [t.sm_clock_mhz for t in ranks]
+    return replace(
+        first,
+        power_w=None if None in watts else sum(w for w in watts if w is not None),
+        power_method=f"{first.power_method}; sum of {len(ranks)} GPUs" if first.power_method else "",
+        power_limit_w=None,
+        sm_clock_mhz=None if None in clocks else min(c for c in clocks if c is not None),
+        missing={**first.missing, "power_limit_w": "the power is that of several GPUs together"},
+    )
+
+
+def _judge(wrong_elements: Sequence[int], when: Any) -> Check:
+    wrong = sum(wrong_elements)
+    check = Check(when, "exact", wrong == 0, float(wrong), 0.0, f"elements that differ, on {len(wrong_elements)} ranks")
+    if wrong:
+        ranks = [str(rank) for rank, count in enumerate(wrong_elements) if count]
+        where = "before timing" if when == "before" else "after timing, on fresh inputs"
+        raise CheckFailedError(
+            f"wrong result {where}: {wrong} elements differ from the reference on rank {', '.join(ranks)}"
+        )
+    return check
+
+
+def _common_pace(paces: Sequence[Pace], protocol: Protocol) -> Pace:
+    """What all ranks can keep: the slowest launch decides the groups, and a rank that must block makes all block."""
+    slow = max(paces, key=lambda pace: pace.seconds_per_launch)
+    queue = next((pace.queue for pace in paces if pace.queue == "blocked"), slow.queue)
+    launches = min(pace.launches_per_group for pace in paces)
+    return Pace(queue, launches, slow.seconds_per_launch)
+
+
+# --- in the rank's own process ------------------------------------------------------------------------------------
+
+
+def serve(seat: Seat, pipe: Connection) -> None:
+    """A rank's life: join the world, answer commands until told to close."""
+    from harness.probe.worker import die_with_parent, one_line
+
+    die_with_parent(seat.parent)
+    try:
+        rank = _Rank(seat)
+    except Exception as error:
+        pipe.send(("error", one_line(error)))
+        return
+    pipe.send(("ok", None))
+    while True:
+        command, arguments = pipe.recv()
+        if command == "close":
+            rank.close()
+            return
+        try:
+            pipe.send(("ok", getattr(rank, command)(*arguments)))
+        except Exception as error:  # told to the worker, which ends the world
+            pipe.send(("error", one_line(error)))
+
+
+class _Rank:
+    """The commands that a rank understands, one method each."""
+
+    def __init__(self, seat: Seat) -> None:
+        import torch.distributed as dist
+
+        from harness.probe.device import discover
+
+        self._seat = seat
+        self._device = discover("cpu" if seat.device == "cpu" else "auto", seat.rank)
+        self._dist = dist
+        self._body: Any = None
+        dist.init_process_group(
+            "gloo" if seat.device == "cpu" else "nccl",
+            init_method=f"file://{seat.rendezvous}",
+            rank=seat.rank,
+            world_size=seat.ranks,
+        )
+
+    def open(self, body: str, how: dict[str, Any]) -> None:
+        """Make the case's buffers on this rank."""
+        module, _, name = body.rpartition(".")
+        make = getattr(importlib.import_module(module), name)
+        self._body = make(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
+
+    def check(self, seed: int) -> int:
+        """How many elements of this rank's result are wrong on data of that seed."""
+        self._body.fill(seed)
+        wrong = int(self._body.wrong_elements())
+        self._device.synchronize()
+        return wrong
+
+    def pace(self, group_s: float) -> Pace:
+        """How this rank would group launches: ahead of the device if it can, else behind a blocking kernel."""
+        self._body.restore()
+        most = int(self._body.launches_before_overflow())
+        if self._seat.device == "cpu":
+            return _cpu_pace(self._body, group_s, most)
+        from harness.probe.timing import choose_pace
+
+        pace = choose_pace(self._body.launch, group_s)
+        if pace.queue == "graph":
+            # Plain launches are what is measured here (as nccl-tests does), so they are blocked, not captured.
+            return Pace("blocked", min(most, 50), pace.seconds_per_launch)
+        return replace(pace, launches_per_group=min(most, pace.launches_per_group))
+
+    def run(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, Any]:
+        """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
+        load = self._device.start(self._body.launch, 0.0, pace, self._body.restore)
+        for _ in range(settle_groups):
+            load.run_group()
+        load.mark()
+        groups = [load.run_group() for _ in range(window_groups)]
+        telemetry = load.finish()
+        return {
+            "seconds": [group.seconds for group in groups],
+            "starved": sum(group.starved for group in groups),
+            "timer": self._device.timer,
+            "telemetry": telemetry,
+        }
+
+    def drop(self) -> None:
+        """Give the case's buffers back."""
+        self._body = None
+        self._device.release()
+
+    def close(self) -> None:
+        """Leave the world."""
+        self._body = None
+        self._dist.destroy_process_group()
+
+
+def _cpu_pace(body: Any, group_s: float, most: int) -> Pace:
+    began_s = time.perf_counter()
+    for i in range(3):
+        body.launch(i)
+    seconds = (time.perf_counter() - began_s) / 3
+    return Pace("host", max(1, min(most, round(group_s / seconds))), seconds)

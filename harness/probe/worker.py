@@ -1,0 +1,292 @@
+"""One worker process of a run: it plans the cases, measures them one by one, and journals what came of each.
+
+pytest drives it (conftest.py); it knows nothing of pytest.
+"""
+
+import datetime
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ExitCode, HarnessError
+from harness.journal import Journal
+from harness.metrics import derive_metrics, warnings_of
+from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, to_plain
+from harness.probe.load import Checker, Device
+from harness.probe.measure import PROTOCOLS, CheckFailedError, Measurement, Protocol, Subject, measure_case
+from harness.probe.ranks import RankError, World, measure_on_ranks
+from harness.specs import lookup
+
+# What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
+_ALLOWANCE_S = 90.0
+_LIMIT_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the supervisor tells a worker, as a JSON file."""
+
+    order: Order = field(default_factory=Order)
+    worker: int = 0
+    journal: str = ""
+    skip: tuple[str, ...] = ()
+    last_key: str = ""
+    parent: int = 0
+
+
+def read_task(path: str) -> Task:
+    """The task in that file; a default one (everything, no journal) for an empty path."""
+    return from_plain(Task, json.loads(Path(path).read_text())) if path else Task()
+
+
+class DuplicateKeyError(Exception):
+    """Two cases of a plan have the same key: neither could be told from the other in a run file."""
+
+
+class WorkerSession:
+    """The device, the plan, and the journal of one worker."""
+
+    def __init__(self, task: Task, device: Device, checker: Checker, environment: Mapping[str, Any]) -> None:
+        self.task = task
+        self.device = device
+        self.checker = checker
+        self.sheet = lookup(device.facts)
+        self.planned: dict[str, tuple[str, Case]] = {}
+        self._environment = environment
+        self._journal = Journal(Path(task.journal)) if task.journal else None
+        self._predecessor = task.last_key
+        self._started_s = 0.0
+        self._started_at = ""
+        self._is_warm = False
+        self._world: tuple[str, World] | None = None
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the families see of the device."""
+        return self.device.facts
+
+    @property
+    def protocol(self) -> Protocol:
+        """How long this profile loads a case; a CPU has no regime to settle into."""
+        return PROTOCOLS["smoke" if self.facts.kind == "cpu" else self.task.order.profile]
+
+    def plan(self, family: str, cases: Iterable[Case]) -> list[Case]:
+        """The cases of a family that this run is to measure, with what the device cannot do marked in them."""
+        chosen = []
+        for declared in cases:
+            case = self._regime(self._fits(declared))
+            if not is_wanted(family, case.key, self.task.order.only):
+                continue
+            if case.key in self.planned:
+                raise DuplicateKeyError(
+                    f"two cases have the key {case.key!r} (families {family} and {self.planned[case.key][0]})"
+                )
+            self.planned[case.key] = (family, case)
+            if case.key not in self.task.skip:
+                chosen.append(case)
+        return chosen
+
+    def announce(self) -> None:
+        """Journal the plan: from here on everyone knows N of N."""
+        self._write(
+            "plan",
+            worker=self.task.worker,
+            started_at=now(),
+            device=to_plain(self.facts),
+            sheet=to_plain(self.sheet),
+            environment=to_plain(self._environment),
+            site_key=str(self._environment["site_key"].value) if "site_key" in self._environment else "",
+            cases=[{"family": f, "key": k, "case": to_plain(c)} for k, (f, c) in self.planned.items()],
+        )
+
+    def begin(self, case: Case) -> None:
+        """Journal that a case starts; the supervisor's watchdog counts from here."""
+        self._warm_up()
+        self._started_s, self._started_at = time.monotonic(), now()
+        limit_s = _LIMIT_FACTOR * (self.protocol.settle_cap_s + self.protocol.window_s) + _ALLOWANCE_S
+        self._write("started", worker=self.task.worker, key=case.key, limit_s=limit_s)
+
+    def measure(self, case: Case, subject: Subject) -> Record:
+        """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
+        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol))
+
+    def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
+        """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one."""
+        family = self.planned[case.key][0]
+        ranks = int(case.params["ranks"])
+        if self._world is None or self._world[0] != f"{family}/{ranks}":
+            self._close_world()
+            self._world = (f"{family}/{ranks}", World(ranks, self.facts.kind))
+        try:
+            return self.record(case, measure_on_ranks(case, self._world[1], body, how, self.protocol))
+        except RankError:
+            self._close_world()
+            raise
+
+    def record(self, case: Case, measurement: Measurement) -> Record:
+        """A measurement with its metrics and warnings, not yet journalled."""
+        record = self._new_record(case, "checked", case.checked_only)
+        record = replace(record, checks=measurement.checks)
+        if measurement.samples is None or measurement.telemetry is None:
+            return record
+        metrics = derive_metrics(case, measurement.samples, measurement.telemetry, self.sheet, self.facts)
+        warnings = warnings_of(case, measurement.samples, measurement.telemetry, self.sheet, metrics)
+        return replace(
+            record,
+            outcome="measured",
+            samples=measurement.samples,
+            telemetry=measurement.telemetry,
+            metrics=metrics,
+            warnings=warnings,
+        )
+
+    def not_applicable(self, case: Case) -> Record:
+        """What this machine cannot do, with the case's own reason."""
+        return self._new_record(case, "not_applicable", case.not_applicable)
+
+    def failed(self, case: Case, error: BaseException | str) -> Record:
+        """A case that went wrong; the reason is one line."""
+        return self._new_record(case, "failed", error if isinstance(error, str) else one_line(error))
+
+    def finish(self, record: Record) -> None:
+        """Journal a record; it is on disk when this returns."""
+        self._predecessor = record.key
+        self._started_s, self._started_at = 0.0, ""
+        self._write("finished", worker=self.task.worker, record=to_plain(record))
+
+    def refuse(self, message: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
+        """Journal why this worker measures nothing."""
+        self._write("refused", worker=self.task.worker, message=message, exit_code=int(exit_code))
+
+    def close(self) -> None:
+        """End the ranks, close the journal."""
+        self._close_world()
+        if self._journal is not None:
+            self._journal.close()
+
+    def _close_world(self) -> None:
+        if self._world is not None:
+            self._world[1].close()
+            self._world = None
+
+    def _new_record(self, case: Case, outcome: Any, reason: str) -> Record:
+        return Record(
+            key=case.key,
+            family=self.planned[case.key][0] if case.key in self.planned else case.op,
+            case=case,
+            outcome=outcome,
+            reason=reason,
+            worker=self.task.worker,
+            predecessor=self._predecessor,
+            started_at=self._started_at,
+            wall_s=round(time.monotonic() - self._started_s, 3) if self._started_s else None,
+        )
+
+    def _warm_up(self) -> None:
+        """Once a worker, before its first case: load the device until its temperature stands still."""
+        if self._is_warm:
+            return
+        self._is_warm = True
+        preheat = getattr(self.device, "preheat", None)
+        if preheat is None or self.protocol.preheat_cap_s == 0:
+            return
+        self._write("warming", worker=self.task.worker, limit_s=self.protocol.preheat_cap_s + _ALLOWANCE_S)
+        self._write("warmed", worker=self.task.worker, preheat=preheat(self.protocol.preheat_cap_s))
+
+    def _fits(self, case: Case) -> Case:
+        facts = self.facts
+        if "ranks" in case.params and not case.not_applicable:
+            if self.task.order.concurrent > 1:
+                return replace(case, not_applicable="every GPU is busy with a run of its own")
+            if self.task.order.gpu != "0":
+                return replace(case, not_applicable="all GPUs are its ranks: it is in the run of GPU 0")
+        if case.not_applicable or facts.memory_bytes is None or facts.free_bytes is None:
+            return case
+        needed, gib = case.memory_bytes, 2**30
+        if needed > facts.memory_bytes:
+            return replace(
+                case,
+                not_applicable=f"needs {needed / gib:.1f} GiB of memory, the device has "
+                f"{facts.memory_bytes / gib:.1f} GiB",
+            )
+        if needed > facts.free_bytes:
+            return replace(
+                case,
+                not_applicable=f"needs {needed / gib:.1f} GiB of memory, {facts.free_bytes / gib:.1f} "
+                f"of {facts.memory_bytes / gib:.1f} GiB are free: another process holds the rest",
+            )
+        return case
+
+    def _regime(self, case: Case) -> Case:
+        """Put into the key what the operator declared and what runs at the same time: both change the answer."""
+        order = self.task.order
+        extra: dict[str, str | int] = {}
+        if order.declare:
+            name, _, value = order.declare.partition("=")
+            extra[name] = value.replace(":", "-")
+        if order.concurrent > 1:
+            extra["concurrent"] = order.concurrent
+        return replace(case, params={**case.params, **extra}) if extra else case
+
+    def _write(self, event: str, **content: Any) -> None:
+        if self._journal is not None:
+            self._journal.write(event, **content)
+
+
+def open_session(task: Task, torch_checker: Callable[[], Checker]) -> WorkerSession:
+    """The session on the device that the task names; a refusal is journalled before it is raised."""
+    from harness.probe.device import discover, environment_of
+
+    try:
+        device = discover(task.order.device, int(task.order.gpu))
+        checker = getattr(device, "checker", None) or torch_checker()
+        return WorkerSession(task, device, checker, environment_of(device))
+    except HarnessError as error:
+        if task.journal:
+            journal = Journal(Path(task.journal))
+            journal.write("refused", worker=task.worker, message=str(error), exit_code=int(error.exit_code))
+            journal.close()
+        raise
+
+
+def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:
+    """Whether any pattern names the family or matches the key; no pattern wants everything."""
+    return not only or any(fnmatchcase(family, p) or fnmatchcase(key, p) or fnmatchcase(key, f"{p}/*") for p in only)
+
+
+def now() -> str:
+    """The time as run files write it: UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line that says what happened and where; findings of the suite itself speak alone."""
+    text = " ".join(str(error).split())
+    if isinstance(error, CheckFailedError | RankError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    name = type(error).__name__
+    return f"{name}: {text[:300]}{where}" if text else f"{name}{where}"
+
+
+def known_profile(profile: str) -> bool:
+    """Whether the suite has a profile of that name."""
+    return profile in PROFILES
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the supervisor dies, however it dies (Linux)."""
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,117 @@
+"""Rows as the strings of a table: one place that rounds, so that every printer shows the same digits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness import units
+from harness.report.summary import Figure, Row, Table
+
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A head of two lines and one cell a row; numbers stand to the right. `phrase` says a cell in a sentence."""
+
+    head: tuple[str, str]
+    cells: tuple[str, ...]
+    phrase: str
+    right: bool = True
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A family's table as strings. `figures` holds (value, convention) lines a row, the headline first."""
+
+    keys: tuple[str, ...]
+    hints: tuple[str, ...]
+    figures: tuple[tuple[tuple[str, str], ...], ...]
+    columns: tuple[Column, ...]
+    marks: tuple[str, ...]
+    counted: str
+
+
+def sheet_of(table: Table, run_count: int) -> Sheet:
+    """The strings of a family's table. A convention that all rows share is said once, in `counted`."""
+    rows = table.rows
+    labels = {tuple(figure.label for figure in row.figures) for row in rows}
+    shared = next(iter(labels)) if len(labels) == 1 else ()
+    is_shared = len(shared) == 1
+    return Sheet(
+        keys=tuple(row.key for row in rows),
+        hints=tuple(
+            units.format_size(r.size_bytes) if r.size_bytes and r.size_bytes >= units.KIB else "" for r in rows
+        ),
+        figures=tuple(
+            tuple((format_figure(f), "" if is_shared else f.label) for f in row.figures) or ((units.UNKNOWN, ""),)
+            for row in rows
+        ),
+        columns=tuple(_columns(rows, run_count)),
+        marks=tuple(" ".join(row.marks) for row in rows),
+        counted=shared[0] if is_shared else "",
+    )
+
+
+def format_figure(figure: Figure) -> str:
+    """A headline value with its unit."""
+    if figure.unit in ("B", "FLOP"):
+        return units.format_rate(figure.value, figure.unit)
+    if figure.unit == "s":
+        return units.format_time(figure.value)
+    if figure.value is None:
+        return units.UNKNOWN
+    return f"{units.significant(figure.value)} {figure.unit}".rstrip()
+
+
+def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
+    def column(head: tuple[str, str], phrase: str, text: Callable[[Row], str], right: bool = True) -> Column:
+        return Column(head, tuple(text(row) for row in rows), phrase, right)
+
+    spread = (
+        column(("", "± 95 %"), "± {}", lambda r: units.format_percent(r.interval_ratio, 2))
+        if run_count == 1
+        else column(
+            ("sd over", "runs"), "sd over runs {}", lambda r: f"{units.format_percent(r.spread_ratio, 2)} ({r.runs})"
+        )
+    )
+    cycles = column(("cycles a", "launch"), "{} cycles a launch", lambda r: format_count(r.cycles))
+    has_cycles = any(r.cycles is not None and r.figures and r.figures[0].unit == "FLOP" for r in rows)
+    energy_units = {row.figures[0].unit for row in rows if row.figures and row.figures[0].unit in ("B", "FLOP")}
+    unit = next(iter(energy_units)) if len(energy_units) == 1 else ""
+    return [
+        spread,
+        column(("of", "spec"), "{} of spec", _format_spec_ratio),
+        column(("at", "clock"), "{} at clock", lambda r: units.format_percent(r.at_clock_ratio)),
+        *([cycles] if has_cycles else []),
+        column(("MHz true", "/ NVML"), "{} MHz true / NVML", _format_clocks),
+        column(("", "W"), "{} W", lambda r: units.format_number(r.power_w)),
+        column(("pJ per", unit or "unit"), f"{{}} pJ per {unit or 'unit'}", lambda r: _format_energy(r, not unit)),
+        column(("limited", "by"), "limited by {}", lambda r: r.limited_by, right=False),
+    ]
+
+
+def _format_spec_ratio(row: Row) -> str:
+    return f"{units.format_percent(row.spec_ratio)} {row.spec_peak}".rstrip()
+
+
+def format_count(count: float | None) -> str:
+    """A large count in SI steps: 2200000 -> '2.200 M'."""
+    if count is None:
+        return units.UNKNOWN
+    for scale, prefix in _PREFIXES:
+        if count >= scale:
+            return f"{units.significant(count / scale)} {prefix}"
+    return f"{count:.0f}"
+
+
+def _format_clocks(row: Row) -> str:
+    if row.sm_clock_mhz is None and row.nvml_sm_clock_mhz is None:
+        return units.UNKNOWN
+    return f"{units.format_number(row.sm_clock_mhz)} / {units.format_number(row.nvml_sm_clock_mhz)}"
+
+
+def _format_energy(row: Row, with_unit: bool) -> str:
+    if row.energy_per_work_j is None:
+        return units.UNKNOWN
+    number = units.significant(row.energy_per_work_j * 1e12)
+    return f"{number} /{row.figures[0].unit}" if with_unit and row.figures else number

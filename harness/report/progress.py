@@ -1,0 +1,213 @@
+"""What a run is doing right now: events of the journal in, lines of text out, and one place that draws them."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from harness import units
+from harness.model import Record, from_plain
+from harness.report.cells import format_figure
+from harness.report.summary import headline_of, said_of
+from harness.report.text import clean, format_duration
+
+# Seconds a case before any has finished: what a warm card needs, from the time limits of the profiles.
+PROFILE_CASE_S: Mapping[str, float] = {"smoke": 1.0, "quick": 6.0, "standard": 12.0, "full": 12.0}
+
+_BAR_WIDTH = 24
+
+
+@dataclass
+class ProgressState:
+    """What is known of a run so far. `apply` takes an event; the rest tells, given the time, what to show.
+
+    A worker that follows a crashed one plans only what is left, so cases are counted by key.
+    """
+
+    runs: int = 1
+    run: int = 1
+    profile: str = ""
+    phase: str = "starting"
+    phase_since_s: float = 0.0
+    families: dict[str, str] = field(default_factory=dict)
+    wall_s: dict[str, float | None] = field(default_factory=dict)
+    running: str = ""
+    running_since_s: float = 0.0
+    limit_s: float | None = None
+    started_s: float | None = None
+
+    def apply(self, event: Mapping[str, Any], now_s: float) -> list[str]:
+        """Take one event; the lines that it leaves on the page."""
+        if self.started_s is None:
+            self.started_s = now_s
+        match event.get("event"):
+            case "order":
+                return self._begin_run(event, now_s)
+            case "plan":
+                self.families |= {str(c["key"]): str(c["family"]) for c in event["cases"]}
+                return self._enter("warming up", now_s)
+            case "warmed":
+                return self._enter("", now_s)
+            case "started":
+                self._enter("", now_s)
+                self.running, self.running_since_s = str(event["key"]), now_s
+                self.limit_s = event.get("limit_s")
+            case "finished":
+                return [self._finish(from_plain(Record, event["record"]))]
+            case "ended":
+                return self._end_worker(event, now_s)
+            case "interrupted":
+                return [f"interrupted: {clean(event['reason'])}"]
+        return []
+
+    @property
+    def finished(self) -> int:
+        """Cases that have come to an end."""
+        return len(self.wall_s)
+
+    @property
+    def total(self) -> int:
+        """Cases that any worker planned, or that came to an end without having been planned."""
+        return len(self.families.keys() | self.wall_s.keys())
+
+    def elapsed_s(self, now_s: float) -> float:
+        """Seconds since the first event."""
+        return now_s - self.started_s if self.started_s is not None else 0.0
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds that the planned cases of this run should still take; `None` before there is a plan."""
+        if not self.families:
+            return None
+        known: dict[str, list[float]] = {}
+        for key, wall_s in self.wall_s.items():
+            if wall_s:
+                known.setdefault(self.families.get(key, ""), []).append(wall_s)
+        default_s = PROFILE_CASE_S.get(self.profile, PROFILE_CASE_S["standard"])
+        left_s = 0.0
+        for key, family in self.families.items():
+            if key in self.wall_s:
+                continue
+            walls = known.get(family)
+            case_s = sum(walls) / len(walls) if walls else default_s
+            done_s = now_s - self.running_since_s if key == self.running else 0.0
+            left_s += max(0.0, case_s - done_s)
+        return left_s
+
+    def status(self, now_s: float) -> tuple[str, str]:
+        """The two lines that change: how far the run is, and what it does now."""
+        which = f"run {self.run} of {self.runs}, " if self.runs > 1 else ""
+        left_s = self.left_s(now_s)
+        left = f", about {format_duration(round(left_s))} left" if left_s is not None and self.phase == "" else ""
+        done = f"{which}{self.finished} of {self.total} cases"
+        return f"{done}, {format_duration(self.elapsed_s(now_s))} elapsed{left}", self._doing(now_s)
+
+    def _doing(self, now_s: float) -> str:
+        if self.phase:
+            return f"{self.phase}, {format_duration(now_s - self.phase_since_s)}"
+        if not self.running:
+            return ""
+        limit = f" of at most {format_duration(self.limit_s)}" if self.limit_s else ""
+        number = min(self.finished + 1, self.total)
+        spent = format_duration(now_s - self.running_since_s)
+        return f"case {number} of {self.total}: {clean(self.running)}, {spent}{limit}"
+
+    def _begin_run(self, event: Mapping[str, Any], now_s: float) -> list[str]:
+        order = event.get("order")
+        if self.families:
+            self.run += 1
+        self.families, self.wall_s, self.running = {}, {}, ""
+        self.profile = str(order.get("profile", "standard")) if isinstance(order, Mapping) else "standard"
+        self._enter("starting", now_s)
+        return [f"run {self.run} of {self.runs}"] if self.runs > 1 else []
+
+    def _enter(self, phase: str, now_s: float) -> list[str]:
+        is_new = phase != self.phase
+        self.phase, self.phase_since_s = phase, now_s
+        return [phase] if phase == "warming up" and is_new else []
+
+    def _finish(self, record: Record) -> str:
+        self.wall_s[record.key] = record.wall_s
+        self.families.setdefault(record.key, record.family)
+        if record.key == self.running:
+            self.running = ""
+        return finished_line(record, self.finished, self.total)
+
+    def _end_worker(self, event: Mapping[str, Any], now_s: float) -> list[str]:
+        how = clean(event["how"])
+        self.running = ""
+        self._enter("starting" if self.finished < self.total else "finishing", now_s)
+        return [] if how == "finished" else [f"worker {event['worker']} ended: {how}"]
+
+
+def finished_line(record: Record, number: int, total: int) -> str:
+    """One case in one line: `[ 3/38] gemm/dtype=bf16  672.1 TFLOP/s  67.9 %  1343 MHz  695 W  (8.2 s)`."""
+    counter = f"[{number:>{len(str(total))}}/{total}]"
+    if record.outcome != "measured":
+        said = [f"{record.outcome.replace('_', ' ')}: {clean(record.reason)}" if record.reason else record.outcome]
+    else:
+        spec, telemetry = record.metric("spec_ratio"), record.telemetry
+        headline = headline_of(record)
+        said = [
+            format_figure(headline) if headline else units.UNKNOWN,
+            units.format_percent(spec.value if spec else None),
+            units.format_number(telemetry.sm_clock_mhz if telemetry else None, "MHz"),
+            units.format_number(telemetry.power_w if telemetry else None, "W"),
+            *(said_of(record.key, warning).partition(":")[0] for warning in record.warnings),
+        ]
+    took = [f"({format_duration(record.wall_s)})"] if record.wall_s is not None else []
+    return "  ".join((f"{counter} {clean(record.key)}", *said, *took))
+
+
+class Progress:
+    """Draws events: a live status on a terminal, one plain line a finished case anywhere else."""
+
+    def __init__(self, console: Console, runs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self.state = ProgressState(runs=runs)
+        # `Live` redraws from a thread of its own.
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            # Twice a second: often enough to be alive, too seldom to take a core from the run that it watches.
+            self._live = Live(console=self._console, get_renderable=self._status, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def handle(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the journal and show what it changed."""
+        with self._lock:
+            lines = self.state.apply(event, self._clock())
+        for line in lines:
+            self._console.print(Text(line), soft_wrap=True, highlight=False)
+
+    def _status(self) -> Text:
+        with self._lock:
+            how_far, doing = self.state.status(self._clock())
+            bar = status_bar(self.state.finished, self.state.total, self._console.width)
+        lines = [line for line in (f"{bar} {how_far}".strip(), doing) if line]
+        return Text("\n".join(lines), overflow="fold")
+
+
+def status_bar(finished: int, total: int, width: int) -> str:
+    """A bar of full and empty cells; none where there is no plan or hardly any room."""
+    cells = min(_BAR_WIDTH, width - 60)
+    if cells < 4 or not total:
+        return ""
+    full = round(cells * min(finished, total) / total)
+    return "█" * full + "░" * (cells - full)

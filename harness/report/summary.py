@@ -1,0 +1,438 @@
+"""What a summary says of a run or a set: one row a case, notes, what has no figure. Pure: Run(s) in, data out.
+
+Every string here went through `text.clean`: a printer escapes only what its own format gives a meaning.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness import units
+from harness.model import Fact, Metric, PeakSheet, Record, Run
+from harness.report.text import clean, counted, fold_keys
+
+UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)"
+
+# Warnings begin with their kind and a colon; these kinds have a sign of their own and, for many cases, one sentence.
+_SIGNS = {
+    "unsettled": ("~", "power or clock still moved in the window, so these are no steady states"),
+    "implausible": ("!", "more than the device can do, so a measuring error: do not use these figures"),
+    "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
+    "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
+}
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+# Up to this many keys that share one reason are listed whole; more are folded into patterns.
+_LISTED_KEYS = 3
+_LISTED_FAILURES = 12
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A headline value: a rate a second (`B`, `FLOP`), a time (`s`) or a number with another unit."""
+
+    value: float | None
+    unit: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: its figures (the headline first), in base units; the median over runs where there are several.
+
+    `spec_peak` names the peak of `spec_ratio` where it is not the headline's: memory, for a skinny GEMM.
+    `interval_ratio` is half the width of the 95 % interval of one run's rate, `spread_ratio` the sd over runs.
+    """
+
+    key: str
+    size_bytes: int | None
+    figures: tuple[Figure, ...]
+    runs: int
+    interval_ratio: float | None
+    spread_ratio: float | None
+    spec_ratio: float | None
+    spec_peak: str
+    at_clock_ratio: float | None
+    cycles: float | None
+    sm_clock_mhz: float | None
+    nvml_sm_clock_mhz: float | None
+    power_w: float | None
+    energy_per_work_j: float | None
+    limited_by: str
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one family, and below them what their marks mean and why some columns are empty."""
+
+    family: str
+    rows: tuple[Row, ...]
+    notes: tuple[tuple[str, str], ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases without a figure that share one reason; `keys` are whole keys or patterns that stand for them."""
+
+    outcome: str
+    reason: str
+    count: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that is printed of runs of one card in one environment."""
+
+    title: str
+    header: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+    checked: tuple[Group, ...]
+    not_measured: tuple[Group, ...]
+    files: tuple[str, ...]
+    runs: int
+
+
+def summarize(runs: Sequence[Run], files: Sequence[str] = ()) -> tuple[Summary, ...]:
+    """One summary for every card and environment among the runs; a median never spans two of them.
+
+    `files` says where the runs lie, in the same order.
+    """
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for index, run in enumerate(runs):
+        alike.setdefault(_machine_lines(run), []).append(index)
+    return tuple(
+        _summary(machine, [runs[i] for i in indices], [files[i] for i in indices if i < len(files)])
+        for machine, indices in alike.items()
+    )
+
+
+def _summary(machine: tuple[tuple[str, str], ...], runs: Sequence[Run], files: Sequence[str]) -> Summary:
+    tables = tuple(_table(family, runs) for family in _families(runs))
+    versions = ", ".join(dict.fromkeys(clean(run.suite_version) for run in runs))
+    return Summary(
+        title=f"ofpeak {versions}",
+        header=(*machine, *_run_lines(runs), *_peak_lines(runs[0].sheet, runs), ("units", UNITS_NOTE)),
+        tables=tables,
+        checked=_groups(runs, ("checked",)),
+        not_measured=_groups(runs, ("failed", "not_run", "not_applicable")),
+        files=tuple(clean(file) for file in files),
+        runs=len(runs),
+    )
+
+
+def _families(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(record.family for run in runs for record in run.measured))
+
+
+# The header.
+
+
+def _machine_lines(run: Run) -> tuple[tuple[str, str], ...]:
+    """What must be equal for runs to share one table: card, software, limits, and the declared regime."""
+    device, fact = run.device, run.environment.get
+    is_gpu = device.kind == "cuda"
+    parts = [
+        clean(device.name),
+        f"{device.sm_count} SMs" if device.sm_count else "",
+        f"compute capability {device.compute_capability[0]}.{device.compute_capability[1]}"
+        if device.compute_capability
+        else "",
+        units.format_size(device.memory_bytes) if device.memory_bytes else "",
+        "MIG" if device.mig else "",
+    ]
+    software = [
+        _named(fact(name), title, always=is_gpu and name != "nccl")
+        for name, title in (
+            ("driver", "driver"),
+            ("cuda_runtime", "CUDA"),
+            ("torch", "torch"),
+            ("triton", "triton"),
+            ("nccl", "NCCL"),
+        )
+    ]
+    power = [
+        f"limit {_watts(fact('power_limit_w'))}{_default_limit(run)}" if is_gpu else "",
+        _named(fact("ecc"), "ECC"),
+        _named(fact("virtualization"), "virtualization"),
+    ]
+    card = [_named(fact("card"), "").strip(), _named(fact("label"), "label")]
+    regime = [
+        f"declared {clean(run.order.declare)}" if run.order.declare else "",
+        f"{run.order.concurrent} cards at once" if run.order.concurrent > 1 else "",
+    ]
+    lines = (
+        ("GPU" if is_gpu else "device", parts),
+        ("software", software),
+        ("power", power),
+        ("card", card),
+        ("regime", regime),
+    )
+    return tuple((name, ", ".join(p for p in said if p)) for name, said in lines if any(said))
+
+
+def _named(fact: Fact | None, title: str, always: bool = False) -> str:
+    if fact is None or fact.value is None or fact.value == "":
+        return f"{title} {units.UNKNOWN}" if always else ""
+    shown = {True: "on", False: "off"}[fact.value] if isinstance(fact.value, bool) else clean(fact.value)
+    return f"{title} {shown}"
+
+
+def _watts(fact: Fact | None) -> str:
+    return units.format_number(fact.value, "W") if fact and isinstance(fact.value, int | float) else units.UNKNOWN
+
+
+def _default_limit(run: Run) -> str:
+    default = run.environment.get("power_limit_default_w")
+    return f" (default {_watts(default)})" if default and default.value is not None else ""
+
+
+def _run_lines(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    profiles = Counter(clean(run.order.profile) for run in runs)
+    whens = sorted(clean(run.created_at) for run in runs)
+    if len(runs) == 1:
+        yield "run", f"profile {clean(runs[0].order.profile)}, {whens[0]}"
+    else:
+        said = ", ".join(f"profile {name} × {count}" for name, count in profiles.items())
+        yield "runs", f"{said}; {whens[0]} to {whens[-1]}; medians over runs"
+    only = list(dict.fromkeys(clean(" ".join(run.order.only)) for run in runs if run.order.only))
+    if only:
+        yield "only", "; ".join(only)
+    partial = list(dict.fromkeys(clean(run.partial) for run in runs if run.partial))
+    if partial:
+        yield "partial", "; ".join(partial)
+
+
+def _peak_lines(sheet: PeakSheet, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """Where the peaks come from, then each peak that a case of these runs is held against."""
+    sources = {
+        "exact": f"exact data sheet row '{clean(sheet.gpu)}'",
+        "derived": "derived from the device's own facts",
+        "none": "none",
+    }
+    reason = clean(sheet.reason)
+    yield "peaks", sources[sheet.match] + (f": {reason}" if reason else "")
+    names = [work.peak for run in runs for record in run.measured for work in record.case.work if work.peak]
+    used = [(name, sheet.peaks[name]) for name in dict.fromkeys(names) if name in sheet.peaks]
+    if used:
+        yield (
+            "",
+            ", ".join(
+                f"{clean(name)} {units.format_rate(peak.value, peak.unit)}"
+                + ("" if peak.is_verified else " (unverified)")
+                for name, peak in used
+            ),
+        )
+
+
+# The rows.
+
+
+def _table(family: str, runs: Sequence[Run]) -> Table:
+    cases: dict[str, list[Record]] = {}
+    for run in runs:
+        for record in run.measured:
+            if record.family == family:
+                cases.setdefault(record.key, []).append(record)
+    notes = _Notes()
+    rows = tuple(_row(key, measured, notes) for key, measured in cases.items())
+    records = [record for measured in cases.values() for record in measured]
+    remarks = tuple(remark for remark in (*_gaps(records), _l2_remark(records)) if remark)
+    return Table(clean(family), rows, tuple(notes.explained()), remarks)
+
+
+def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
+    headlines = [_headlines(record) for record in records]
+    size = records[0].case.params.get("bytes")
+    figures = tuple(
+        Figure(_median(h[i].value for h in headlines if i < len(h)), clean(first.unit), clean(first.label))
+        for i, first in enumerate(headlines[0])
+    )
+    interval = _median(_half_width(h[0]) for h in headlines) if headlines[0] else None
+
+    def median(name: str) -> float | None:
+        return _median(_value(record, name) for record in records)
+
+    return Row(
+        key=clean(key),
+        size_bytes=size if isinstance(size, int) else None,
+        figures=figures,
+        runs=len(records),
+        interval_ratio=interval,
+        spread_ratio=_spread([h[0].value for h in headlines if h]),
+        spec_ratio=median("spec_ratio"),
+        spec_peak=_other_peak(records[0]),
+        at_clock_ratio=median("at_clock_ratio"),
+        cycles=median("cycles"),
+        sm_clock_mhz=_median(r.telemetry.sm_clock_mhz for r in records if r.telemetry),
+        nvml_sm_clock_mhz=_median(r.telemetry.nvml_sm_clock_mhz for r in records if r.telemetry),
+        power_w=_median(_value(r, "power") or (r.telemetry.power_w if r.telemetry else None) for r in records),
+        energy_per_work_j=median("energy_per_work"),
+        limited_by=_limits(records),
+        marks=notes.marks(key, records),
+    )
+
+
+def _headlines(record: Record) -> list[Metric]:
+    """What a reader looks for first: rates of throughput, percentiles of latency, the number of a quality case."""
+    if record.case.kind == "latency":
+        percentiles = [m for name in ("time_p50", "time_p99") if (m := record.metric(name))]
+        return [replace(m, label=f"{m.name.removeprefix('time_')} {m.label}".strip()) for m in percentiles]
+    rates = [m for m in record.metrics if m.name == "rate" or m.name.startswith("rate.")]
+    if rates:
+        # A GEMM's bytes are of interest only where they, and not its FLOP, bind.
+        shown = [m for m in rates if m.unit == rates[0].unit or _other_peak(record)]
+        return [replace(m, unit=m.unit.removesuffix("/s")) for m in shown]
+    return [m for name in ("quality", "value", "time") if (m := record.metric(name))][:1]
+
+
+def said_of(key: str, warning: str) -> str:
+    """A warning without the key that it may begin with."""
+    return clean(warning.removeprefix(key).removeprefix(":"))
+
+
+def headline_of(record: Record) -> Figure | None:
+    """The first figure of a measured case."""
+    return next((Figure(m.value, clean(m.unit), clean(m.label)) for m in _headlines(record)), None)
+
+
+def _other_peak(record: Record) -> str:
+    """The peak that the share is of, where the roofline chose another than the headline's."""
+    metric, headline = record.metric("spec_ratio"), record.case.work[0].peak if record.case.work else None
+    return clean(metric.label) if metric and metric.value is not None and metric.label != headline else ""
+
+
+def _value(record: Record, name: str) -> float | None:
+    metric = record.metric(name)
+    return metric.value if metric else None
+
+
+def _half_width(metric: Metric) -> float | None:
+    if metric.low is None or metric.high is None or not metric.value:
+        return None
+    return (metric.high - metric.low) / 2 / abs(metric.value)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _spread(values: Sequence[float | None]) -> float | None:
+    """Standard deviation over runs as a share of their mean; one run has none."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2 or not statistics.fmean(known):
+        return None
+    return statistics.stdev(known) / abs(statistics.fmean(known))
+
+
+def _limits(records: Sequence[Record]) -> str:
+    limits = Counter(clean(r.telemetry.limited_by) for r in records if r.telemetry)
+    return "/".join(name for name, _ in limits.most_common() if name != "unknown") or units.UNKNOWN
+
+
+# What stands below a table.
+
+
+class _Notes:
+    """Gives every distinct warning of a table a mark: a sign for the kinds that have one, else a number."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, dict[str, None]] = {}
+        self._cases: Counter[str] = Counter()
+
+    def marks(self, key: str, records: Sequence[Record]) -> tuple[str, ...]:
+        """The marks of one case, whichever of its runs earned them."""
+        marks = []
+        for warning in dict.fromkeys(warning for record in records for warning in record.warnings):
+            text = said_of(key, warning)
+            kind = text.partition(":")[0]
+            mark = _SIGNS[kind][0] if kind in _SIGNS else self._number(text)
+            self._texts.setdefault(mark, {})[text] = None
+            marks.append(mark)
+        self._cases.update(set(marks))
+        return tuple(dict.fromkeys(marks))
+
+    def _number(self, text: str) -> str:
+        known = next((mark for mark, texts in self._texts.items() if text in texts), "")
+        numbers = sum(mark not in _known_signs() for mark in self._texts)
+        return known or str(numbers + 1).translate(_SUPERSCRIPTS)
+
+    def explained(self) -> Iterator[tuple[str, str]]:
+        """Each mark with its meaning and the number of cases that carry it, signs first."""
+        common = {sign: f"{kind}: {meaning}" for kind, (sign, meaning) in _SIGNS.items()}
+        for mark in sorted(self._texts, key=lambda m: m not in common):
+            texts = list(self._texts[mark])
+            count = self._cases[mark]
+            said = texts[0] if len(texts) == 1 else common[mark]
+            yield mark, said if count == 1 else f"{said} ({count} cases)"
+
+
+def _known_signs() -> set[str]:
+    return {sign for sign, _ in _SIGNS.values()}
+
+
+def _gaps(records: Sequence[Record]) -> Iterator[str]:
+    """Why columns are empty, one line a reason and the cases that share it."""
+
+    def metric_reason(name: str) -> Callable[[Record], str]:
+        return lambda r: m.reason if (m := r.metric(name)) and m.value is None else ""
+
+    def missing(name: str) -> Callable[[Record], str]:
+        return lambda r: r.telemetry.missing.get(name, "") if r.telemetry else ""
+
+    columns: Mapping[str, Callable[[Record], str]] = {
+        "share of a peak": metric_reason("spec_ratio"),
+        "share at clock": lambda r: metric_reason("at_clock_ratio")(r) if _counts_flop(r) else "",
+        "true clock": missing("sm_clock_mhz"),
+        "NVML clock": missing("nvml_sm_clock_mhz"),
+        "power": missing("power_w"),
+    }
+    columns_by_gap: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for column, reason_of in columns.items():
+        keys_by_reason: dict[str, set[str]] = {}
+        for record in records:
+            if reason := clean(reason_of(record)):
+                keys_by_reason.setdefault(reason, set()).add(record.key)
+        for reason, keys in keys_by_reason.items():
+            columns_by_gap.setdefault((reason, frozenset(keys)), []).append(column)
+    for (reason, some_keys), names in columns_by_gap.items():
+        yield f"no {', '.join(names)} ({counted(len(some_keys), 'case')}): {reason}"
+
+
+def _counts_flop(record: Record) -> bool:
+    """Whether the headline counts FLOP: only then is a share at the true clock to be expected."""
+    return bool(record.case.work) and record.case.work[0].unit == "FLOP"
+
+
+def _l2_remark(records: Sequence[Record]) -> str:
+    shares = [share for r in records if (share := _value(r, "l2_ratio")) is not None]
+    if not shares:
+        return ""
+    return f"share of the traffic that L2 could serve: at most {units.format_percent(max(shares))}"
+
+
+# What has no figure.
+
+
+def _groups(runs: Sequence[Run], outcomes: Sequence[str]) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    for outcome in outcomes:
+        runs_by_key: dict[str, Counter[str]] = {}
+        for run in runs:
+            for record in run.records:
+                if record.outcome == outcome:
+                    runs_by_key.setdefault(clean(record.reason) or "no reason given", Counter())[clean(record.key)] += 1
+        groups += [_group(outcome, reason, keys, len(runs)) for reason, keys in runs_by_key.items()]
+    return tuple(groups)
+
+
+def _group(outcome: str, reason: str, times: "Counter[str]", run_count: int) -> Group:
+    listed = _LISTED_FAILURES if outcome == "failed" else _LISTED_KEYS
+    shown = list(times) if len(times) <= listed else fold_keys(times)
+    if run_count > 1 and len(times) <= listed:
+        shown = [f"{key} ({times[key]} of {run_count} runs)" for key in shown]
+    return Group(outcome, reason, len(times), tuple(shown))

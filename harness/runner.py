@@ -1,0 +1,602 @@
+"""The supervisor: it never opens the GPU. It starts worker processes, tails their journal, and ends what hangs.
+
+A run is one pass over a plan. A worker that crashes or hangs costs the case it was in; a new one measures the rest.
+Every event is yielded as it happens, so that whoever calls can draw progress.
+"""
+
+import ast
+import datetime
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import queue
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from harness import __version__, store
+from harness.errors import ExitCode, HarnessError
+from harness.journal import Event, Journal, Tail, read_events
+from harness.model import Case, Order, Record, Run, from_plain, to_plain
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHES = ROOT / "benches"
+RESULTS = ROOT / "results" / "runs"
+
+# What measuring needs; all of it is usual on GPU images.
+NEEDED = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "pytest": "pytest",
+    "pytest_benchmark": "pytest-benchmark",
+    "rich": "rich",
+    "typer": "typer",
+}
+
+_PLAN_LIMIT_S = 300.0
+_POLL_S = 0.05
+_GRACE_S = 5.0
+
+
+class Interrupted(BaseException):
+    """A signal ended the run; what was finished is saved before this is raised."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run is to do and where its files go."""
+
+    order: Order
+    folder: Path
+    number: int
+    benches: Path = BENCHES
+    skip: tuple[str, ...] = ()
+    first_worker: int = 0
+    last_key: str = ""
+
+    @property
+    def stem(self) -> Path:
+        """The run's files without their ending: `.json` the run, `.jsonl` its journal, `.log` what workers printed."""
+        return self.folder / f"run-{self.number:03d}"
+
+    @property
+    def run_file(self) -> Path:
+        """Where the run file will be."""
+        return self.stem.with_suffix(".json")
+
+    @property
+    def journal(self) -> Path:
+        """The journal beside it."""
+        return self.stem.with_suffix(".jsonl")
+
+    @property
+    def log(self) -> Path:
+        """What the workers print."""
+        return self.stem.with_suffix(".log")
+
+
+# --- from the command line to runs ---------------------------------------------------------------------------------
+
+
+def execute(
+    order: Order,
+    runs: int = 1,
+    out: Path | None = None,
+    resume: Path | None = None,
+    benches: Path = BENCHES,
+) -> Iterator[Event]:
+    """Measure: `runs` fresh processes for each GPU that the order names, or the rest of an unfinished run.
+
+    Yields journal events, and `saved` with the path of each run file. Raises HarnessError for what the user can
+    fix, `Interrupted` after a signal.
+    """
+    require_packages(benches)
+    with _signals_as_interrupts():
+        if resume is not None:
+            with _locked(resume):
+                yield from _supervised(plan_resume(resume, benches))
+            return
+        machine = probe_devices(order.device)
+        gpus = _gpu_indices(order.gpu, machine["gpus"])
+        if order.concurrent > 1:
+            order = replace(order, concurrent=len(gpus))
+        base = out or default_folder(machine)
+        folders = {gpu: base if len(gpus) == 1 else base / f"gpu{gpu}" for gpu in gpus}
+        if order.concurrent > 1:
+            stop = threading.Event()
+            each = [_series(replace(order, gpu=str(gpu)), runs, folders[gpu], benches, stop) for gpu in gpus]
+            yield from _all_at_once(each, stop)
+            return
+        for gpu in gpus:
+            yield from _series(replace(order, gpu=str(gpu)), runs, folders[gpu], benches)
+
+
+def require_packages(benches: Path = BENCHES) -> None:
+    """Raise unless this interpreter can measure; everything that is missing is named at once."""
+    if not benches.is_dir():
+        raise HarnessError(f"no benchmarks at {benches}. Measuring runs from a checkout, not from an installed wheel.")
+    missing = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise HarnessError(
+            f"{sys.executable} lacks {', '.join(missing)}. Install them there (pip install {' '.join(missing)}), "
+            "or leave PYTHON unset and let `make bench` make its own environment."
+        )
+
+
+def probe_devices(device: str) -> dict[str, Any]:
+    """The machine's GPUs by NVML, asked in a process of its own: names, driver, and why there are none."""
+    if device != "auto":
+        return {"gpus": [], "driver": None, "reason": f"DEVICE={device}", "device": device}
+    answer = subprocess.run(
+        [sys.executable, "-m", "harness.probe", "devices"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if answer.returncode != 0:
+        raise HarnessError(f"the probe failed: {answer.stderr.strip().splitlines()[-1:]}", ExitCode.INCONCLUSIVE)
+    machine: dict[str, Any] = json.loads(answer.stdout)
+    if "error" in machine:
+        raise HarnessError(machine["error"], ExitCode(machine["exit_code"]))
+    return machine
+
+
+def default_folder(machine: Mapping[str, Any]) -> Path:
+    """results/runs/<gpu>/<UTC>_driver-<version>."""
+    name = machine["gpus"][0] if machine["gpus"] else machine.get("device", "cpu").rpartition(".")[2]
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") if name != "auto" else "cpu"
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return RESULTS / slug / f"{stamp}_driver-{machine['driver'] or 'none'}"
+
+
+def _gpu_indices(wanted: str, names: Sequence[str]) -> list[int]:
+    count = max(1, len(names))
+    indices = list(range(count)) if wanted == "all" else [int(part) for part in wanted.split(",")]
+    absent = [str(index) for index in indices if index >= count]
+    if absent:
+        raise HarnessError(f"GPU {', '.join(absent)} is not there: this machine shows {len(names)} (0 to {count - 1}).")
+    return indices
+
+
+def plan_run(order: Order, folder: Path, benches: Path) -> Plan:
+    """The next run of a set: its numbering is continued."""
+    numbers = [int(m.group(1)) for p in folder.iterdir() if (m := re.match(r"run-(\d+)\.", p.name))]
+    return Plan(order, folder, max(numbers, default=0) + 1, benches)
+
+
+def plan_resume(folder: Path, benches: Path) -> Plan:
+    """The rest of the set's last run: what it planned and did not finish, as its journal tells."""
+    journals = sorted(folder.glob("run-*.jsonl"))
+    if not journals:
+        raise HarnessError(f"nothing to resume: {folder} holds no journal of a run (run-NNN.jsonl).")
+    events = read_events(journals[-1])
+    run = store.run_from_events(events)
+    if not run.partial:
+        raise HarnessError(f"nothing to resume: {journals[-1].name} in {folder} finished all {len(run.records)} cases.")
+    finished = tuple(r.key for r in run.records if r.outcome != "not_run")
+    return Plan(
+        order=run.order,
+        folder=folder,
+        number=int(journals[-1].stem.removeprefix("run-")),
+        benches=benches,
+        skip=finished,
+        first_worker=1 + max((w.number for w in run.workers), default=-1),
+        last_key=finished[-1] if finished else "",
+    )
+
+
+def _series(
+    order: Order, runs: int, folder: Path, benches: Path, stop: threading.Event | None = None
+) -> Iterator[Event]:
+    _make_writable(folder)
+    with _locked(folder):
+        for _ in range(runs):
+            yield from _supervised(plan_run(order, folder, benches), stop)
+
+
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise HarnessError(f"cannot write to {folder}: {error.strerror}. Name another folder with OUT=.") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One run at a time in a set: the lock goes with this process, however it ends."""
+    if not folder.is_dir():
+        raise HarnessError(f"there is no set at {folder}.")
+    with (folder / ".lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise HarnessError(
+                f"another run is writing into {folder}. Wait for it, or name another folder with OUT=."
+            ) from error
+        yield
+
+
+def _all_at_once(series: Sequence[Iterator[Event]], stop: threading.Event) -> Iterator[Event]:
+    """Several series in parallel, their events in the order in which they come; when one fails, all are stopped."""
+    events: queue.Queue[Event | BaseException | None] = queue.Queue()
+
+    def drain(one: Iterator[Event]) -> None:
+        try:
+            for event in one:
+                events.put(event)
+        except BaseException as error:
+            events.put(error)
+        events.put(None)
+
+    threads = [threading.Thread(target=drain, args=(one,), daemon=True) for one in series]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    try:
+        while running:
+            try:
+                event = events.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if event is None:
+                running -= 1
+            elif isinstance(event, BaseException):
+                raise event
+            else:
+                yield event
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(3 * _GRACE_S)
+
+
+@contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP end the run in order, with everything finished saved."""
+
+    def interrupt(signum: int, _: FrameType | None) -> None:
+        raise Interrupted(signum)
+
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {name: signal.signal(name, interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _supervised(plan: Plan, stop: threading.Event | None = None) -> Iterator[Event]:
+    """One run from its order to its file; an interrupted one is saved with what it has."""
+    journal = Journal(plan.journal)
+    supervisor = _Supervisor(plan, journal, stop or threading.Event())
+    try:
+        yield from supervisor.events()
+    except (Interrupted, GeneratorExit, KeyboardInterrupt) as error:
+        supervisor.kill()
+        journal.write("interrupted", reason=str(error) or type(error).__name__)
+        if supervisor.planned:
+            save_from_journal(plan.journal, plan.run_file)
+        raise
+    finally:
+        supervisor.kill()
+        journal.close()
+    run = save_from_journal(plan.journal, plan.run_file)
+    yield {"event": "saved", "path": str(plan.run_file), "run": run}
+
+
+def save_from_journal(journal: Path, run_file: Path) -> Run:
+    """Compose the run file from the journal and put it in place at once."""
+    run = store.run_from_events(read_events(journal))
+    store.save(run, run_file)
+    return run
+
+
+@dataclass
+class _Supervisor:
+    """Workers of one run, one after another, until the plan is done or a worker gets nowhere."""
+
+    plan: Plan
+    journal: Journal
+    stop: threading.Event
+    planned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    last_key: str = ""
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    def events(self) -> Iterator[Event]:
+        """Everything that happens, from the order to the end of the last worker."""
+        tail = Tail(self.plan.journal)
+        list(tail.new_events())  # a resumed journal's own past
+        self._open()
+        self.finished = set(self.plan.skip)
+        self.last_key = self.plan.last_key
+        number = self.plan.first_worker
+        while True:
+            before = len(self.finished)
+            yield from self._worker(number, tail)
+            if len(self.finished) == before or not self.planned.keys() - self.finished:
+                return
+            number += 1
+
+    def kill(self) -> None:
+        """End the worker with all its children, first by SIGTERM, then by SIGKILL."""
+        process = self._process
+        if process is None:
+            return
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if _group_is_alive(process):
+                _signal_group(process, signum)
+                _wait(process, _GRACE_S)
+        self._process = None
+
+    def _open(self) -> None:
+        if self.plan.first_worker:
+            self.journal.write("resumed", at=_utc_now())
+            return
+        self.journal.write(
+            "order",
+            run_id=f"{_utc_now()}-{secrets.token_hex(3)}",
+            created_at=_utc_now(),
+            order=to_plain(self.plan.order),
+            suite_version=__version__,
+            source_hash=source_hashes(self.plan.benches),
+        )
+
+    def _worker(self, number: int, tail: Tail) -> Iterator[Event]:
+        """One worker's life. What it was measuring when it died is recorded as failed."""
+        with tempfile.TemporaryDirectory(prefix="ofpeak-") as scratch:
+            self._process = self._start(number, Path(scratch))
+            watch = _Watch(limit_s=_PLAN_LIMIT_S, doing="starting and planning")
+            while True:
+                is_over = self._process.poll() is not None
+                for event in tail.new_events():
+                    self._take(event, watch)
+                    yield event
+                if is_over:
+                    break
+                if self.stop.is_set():
+                    raise Interrupted(signal.SIGTERM)
+                if watch.is_overdue():
+                    _signal_group(self._process, signal.SIGKILL)
+                    _wait(self._process, _GRACE_S)
+                    watch.timed_out = True
+                time.sleep(_POLL_S)
+            how = _how_it_ended(self._process, watch)
+            _signal_group(self._process, signal.SIGKILL)  # ranks and compilers that outlived it
+            self._process = None
+        self.journal.write("ended", worker=number, how=how)
+        if watch.refused is not None:
+            raise HarnessError(watch.refused["message"], ExitCode(watch.refused["exit_code"]))
+        if not self.planned:
+            raise HarnessError(
+                f"the worker {how} before it planned a case: {_last_line(self.plan.log)} (see {self.plan.log})",
+                ExitCode.INCONCLUSIVE,
+            )
+        if watch.key:
+            self._record_death(watch, how, number)
+        for event in tail.new_events():
+            self._take(event, watch)
+            yield event
+
+    def _start(self, number: int, scratch: Path) -> "subprocess.Popen[bytes]":
+        done = tuple(sorted(self.finished))
+        task = {
+            "order": to_plain(self.plan.order),
+            "worker": number,
+            "journal": str(self.plan.journal),
+            "skip": done,
+            "last_key": self.last_key,
+            "parent": os.getpid(),
+        }
+        task_file = scratch / "task.json"
+        task_file.write_text(json.dumps(task))
+        command = [
+            *(sys.executable, "-m", "pytest", str(self.plan.benches), "--ofpeak-task", str(task_file)),
+            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "pytest_benchmark.plugin"),
+            *("-o", "filterwarnings=default", "-q", "--benchmark-quiet", "--no-header", "--tb=short"),
+        ]
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+        with self.plan.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _take(self, event: Event, watch: "_Watch") -> None:
+        match event["event"]:
+            case "plan":
+                self.planned |= {entry["key"]: entry for entry in event["cases"]}
+                refuse_mixed_set(self.plan, event)
+                watch.set("planning the first case", _PLAN_LIMIT_S)
+                if not self.planned:
+                    raise _nothing_planned(self.plan.order)
+            case "warming":
+                watch.set("pre-heating", event["limit_s"])
+            case "started":
+                watch.set(f"measuring {event['key']}", event["limit_s"], event["key"])
+            case "finished":
+                key = event["record"]["key"]
+                self.finished.add(key)
+                self.last_key = key
+                watch.set("between cases", _PLAN_LIMIT_S)
+            case "refused":
+                watch.refused = event
+
+    def _record_death(self, watch: "_Watch", how: str, number: int) -> None:
+        entry = self.planned[watch.key]
+        reason = (
+            f"timed out after {watch.limit_s:.0f} s" if watch.timed_out else f"the worker {how} while this case ran"
+        )
+        record = Record(
+            key=watch.key,
+            family=entry["family"],
+            case=from_plain(Case, entry["case"]),
+            outcome="failed",
+            reason=f"{reason}; see {self.plan.log.name}",
+            worker=number,
+            predecessor=self.last_key,
+            wall_s=round(time.monotonic() - watch.since_s, 3),
+        )
+        self.journal.write("finished", worker=number, record=to_plain(record))
+
+
+@dataclass
+class _Watch:
+    """What the worker is doing, since when, and how long it may take."""
+
+    limit_s: float
+    doing: str
+    since_s: float = field(default_factory=time.monotonic)
+    key: str = ""
+    timed_out: bool = False
+    refused: Event | None = None
+
+    def set(self, doing: str, limit_s: float, key: str = "") -> None:
+        """The worker went on to something else."""
+        self.doing, self.limit_s, self.key, self.since_s = doing, limit_s, key, time.monotonic()
+
+    def is_overdue(self) -> bool:
+        """Whether it takes longer than it may, for the first time."""
+        return not self.timed_out and time.monotonic() - self.since_s > self.limit_s
+
+
+def refuse_mixed_set(plan: Plan, event: Event) -> None:
+    """Raise if the set already holds a run of another card or environment, or this one began in another."""
+    earlier = [p for p in sorted(plan.folder.glob("run-*.json")) if p != plan.run_file]
+    if plan.first_worker:
+        first = next(e for e in read_events(plan.journal) if e["event"] == "plan")
+        before, name = first, plan.journal.name
+    elif earlier:
+        try:
+            before, name = json.loads(earlier[-1].read_text()), earlier[-1].name
+        except ValueError as error:
+            raise HarnessError(f"{earlier[-1]} is not a run file. Name another folder with OUT=.") from error
+    else:
+        return
+    differing = differences(before, event)
+    if differing:
+        raise HarnessError(
+            f"this machine is not what {name} in {plan.folder} was measured on: {'; '.join(differing[:6])}. "
+            "A set holds one card and one environment: name another folder with OUT=."
+        )
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Facts that must match and do not, as `name old -> new`; both are plain run files or plan events."""
+    found = []
+    if before["device"]["name"] != now["device"]["name"]:
+        found.append(f"device {before['device']['name']} -> {now['device']['name']}")
+    old, new = before["environment"], now["environment"]
+    for name in sorted(old.keys() | new.keys()):
+        facts = old.get(name, {}), new.get(name, {})
+        if any(fact.get("role", "match") != "match" for fact in facts):
+            continue
+        if facts[0].get("value") != facts[1].get("value"):
+            found.append(f"{name} {facts[0].get('value')} -> {facts[1].get('value')}")
+    return found
+
+
+def source_hashes(benches: Path) -> dict[str, str]:
+    """A hash a family: its file and the kernel files it imports. A family's `VERSION = "..."` stands for the hash."""
+    return {p.stem.removeprefix("bench_"): _source_hash(p) for p in sorted(benches.glob("bench_*.py"))}
+
+
+def _source_hash(family: Path) -> str:
+    text = family.read_text()
+    tree = ast.parse(text)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "VERSION":
+            return str(ast.literal_eval(node.value))
+    digest = hashlib.sha256(text.encode())
+    for kernel in sorted(_imported_kernels(ast.walk(tree))):
+        digest.update((ROOT / "kernels" / f"{kernel}.py").read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _imported_kernels(nodes: Iterable[ast.AST]) -> set[str]:
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kernels":
+            below = node.module.split(".")[1:]
+            names |= {below[0]} if below else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("kernels."):
+            names.add(node.value.split(".")[1])
+    return {name for name in names if (ROOT / "kernels" / f"{name}.py").exists()}
+
+
+def _nothing_planned(order: Order) -> HarnessError:
+    if order.only:
+        return HarnessError(
+            f"no case of profile '{order.profile}' matches {' '.join(order.only)}. "
+            "Patterns name families (memory, gemm, collectives) or keys (gemm/dtype=bf16*)."
+        )
+    return HarnessError(f"profile '{order.profile}' has no case on this device.", ExitCode.INCONCLUSIVE)
+
+
+def _how_it_ended(process: "subprocess.Popen[bytes]", watch: _Watch) -> str:
+    if watch.timed_out:
+        return f"was killed: {watch.doing} took more than {watch.limit_s:.0f} s"
+    code = process.returncode
+    if code < 0:
+        return f"died by signal {-code} ({signal.Signals(-code).name})"
+    return "finished" if code in (0, 1) else f"ended with exit code {code}"
+
+
+def _group_is_alive(process: "subprocess.Popen[bytes]") -> bool:
+    try:
+        os.killpg(process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _signal_group(process: "subprocess.Popen[bytes]", signum: int) -> None:
+    try:
+        os.killpg(process.pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _wait(process: "subprocess.Popen[bytes]", limit_s: float) -> None:
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return "no output"
+    return lines[-1] if lines else "no output"
+
+
+def _utc_now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

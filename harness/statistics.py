@@ -1,0 +1,246 @@
+"""Intervals, slopes and mean power from measured series. Pure functions; floor 2 of the suite."""
+
+import math
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+LEAST_SAMPLES = 4
+LEAST_TICKS = 10
+STALLED_POLLS = 10
+
+
+_Column = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+class Interval(NamedTuple):
+    """A confidence interval, in the unit of what it is for."""
+
+    low: float
+    high: float
+
+
+class Slope(NamedTuple):
+    """A relative slope in 1/s: 0.002 is 0.2 % of the mean in every second."""
+
+    per_s: float
+    standard_error_per_s: float
+
+
+@dataclass(frozen=True)
+class PowerFit:
+    """Mean power between the first and the last tick of an energy counter; `None` with its reason."""
+
+    power_w: float | None
+    standard_error_w: float | None = None
+    ticks: int = 0
+    first_s: float | None = None
+    last_s: float | None = None
+    reason: str = ""
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95, batches: int = 10) -> Interval | None:
+    """Interval of the mean by batch means; `None` below four values.
+
+    Neighbouring samples of a GPU are alike (clock and power wander over tenths of a second), so the textbook
+    interval of independent values is too narrow. Means of about ten contiguous batches are nearly independent,
+    and more than thirty gain little (Schmeiser, "Batch size effects in the analysis of simulation output",
+    Operations Research 30, 1982). Batches differ by at most one value; Student's t does the rest.
+    """
+    count = len(values)
+    if count < LEAST_SAMPLES:
+        return None
+    groups = np.array_split(np.asarray(values, dtype=float), min(batches, count))
+    means = np.array([group.mean() for group in groups])
+    freedom = len(means) - 1
+    half = float(stdtrit(freedom, 0.5 + confidence / 2) * means.std(ddof=1) / math.sqrt(len(means)))
+    centre = float(np.mean(values))
+    return Interval(centre - half, centre + half)
+
+
+def rate_interval(amount: float, seconds: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Interval of amount per second, from that of the mean seconds a launch; `None` where that reaches zero."""
+    time = mean_interval(seconds, confidence)
+    if time is None or time.low <= 0:
+        return None
+    return Interval(amount / time.high, amount / time.low)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Percentile with linear interpolation between ranks (type 7 of Hyndman and Fan, 1996; numpy's default)."""
+    return float(np.percentile(np.asarray(values, dtype=float), percent))
+
+
+def slope_per_s(times_s: Sequence[float], values: Sequence[float]) -> Slope | None:
+    """Least-squares slope over the mean; `None` below three points, without a span, or around zero.
+
+    The standard error is that of independent residuals: a lower bound for a series that wanders.
+    """
+    times, series = _columns(times_s, values)
+    mean = float(series.mean()) if len(series) else 0.0
+    line = _fit_line(times, series)
+    if line is None or mean == 0:
+        return None
+    return Slope(line.slope / mean, line.standard_error / abs(mean))
+
+
+def is_settled(
+    times_s: Sequence[float], values: Sequence[float], limit_per_s: float = 0.002, least_s: float = 2.0
+) -> bool:
+    """Whether the trailing window's relative slope is under the limit; never before `least_s` has passed.
+
+    The window is `least_s` or half of what has passed, whichever is longer. It grows because a power-limited
+    clock jitters by 2 %: a line through 2 s of such noise alone exceeds 0.2 %/s (its error is 0.8 %/s at ten
+    readings a second), so a fixed window might never settle. The error falls with the window to the power 1.5.
+    """
+    times, series = _columns(times_s, values)
+    if len(times) == 0 or times[-1] - times[0] < least_s:
+        return False
+    window_s = max(least_s, (times[-1] - times[0]) / 2)
+    trailing = times >= times[-1] - window_s
+    slope = slope_per_s(times[trailing].tolist(), series[trailing].tolist())
+    return slope is not None and abs(slope.per_s) < limit_per_s
+
+
+def counter_power(
+    times_s: Sequence[float],
+    energies_j: Sequence[float],
+    start_s: float,
+    end_s: float,
+    least_ticks: int = LEAST_TICKS,
+) -> PowerFit:
+    """Mean power from an energy counter that refreshes every 100 ms and is polled every few milliseconds.
+
+    Readings between two refreshes repeat a value and carry no news: counted alike they would weight a refresh by
+    how often it was polled, and a difference at the window's edges is wrong by up to a refresh (10 % of 1 s).
+    So only ticks count: each value at the poll that saw it first. Every tick is late by the same mean, half a poll,
+    which a slope does not see; what is left is poll jitter, 2 ms over the window. Ticks that polling missed cost
+    nothing, because the counter is cumulative.
+
+    The standard error counts ticks as fewer by (1 - r) / (1 + r), r being the correlation of neighbouring
+    residuals, since power under a limit swings over about a second (Santer et al., J. Geophys. Res. 105, 2000).
+    """
+    times, energies = _columns(times_s, energies_j)
+    inside = np.flatnonzero((times >= start_s) & (times <= end_s))
+    steps = np.diff(energies)
+    # A value is news where it differs from the reading before, also when that one lies before the window.
+    earlier = inside[inside > 0] - 1
+    backwards = earlier[steps[earlier] < 0]
+    if len(backwards):
+        before, after = energies[backwards[0]], energies[backwards[0] + 1]
+        return PowerFit(None, reason=f"the energy counter went backwards, from {before:.1f} to {after:.1f} J")
+    gaps = np.diff(times)
+    # Where polling stalled, nobody saw when the counter changed: such a tick is left out, the next one counts.
+    seen = gaps[earlier] <= STALLED_POLLS * np.median(gaps[earlier]) if len(earlier) else np.empty(0, dtype=bool)
+    ticks = earlier[(steps[earlier] > 0) & seen] + 1
+    if len(ticks) < least_ticks:
+        reason = f"{len(ticks)} ticks of the energy counter in {end_s - start_s:.2f} s; {least_ticks} are needed"
+        return PowerFit(None, ticks=len(ticks), reason=reason)
+    line = _fit_line(times[ticks], energies[ticks])
+    if line is None:
+        return PowerFit(None, ticks=len(ticks), reason="the energy counter's ticks share one time")
+    error_w = line.standard_error * _correlation_factor(line.residuals)
+    return PowerFit(line.slope, error_w, len(ticks), float(times[ticks[0]]), float(times[ticks[-1]]))
+
+
+def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, end_s: float) -> float | None:
+    """Mean watts over a window when each reading holds until the next; `None` where no reading precedes it.
+
+    The cross-check of `counter_power` for the instant field. Trapezoids between changed readings would be wrong
+    by the length of every plateau.
+    """
+    times, power = _columns(times_s, watts)
+    if end_s <= start_s or len(times) == 0 or times[0] > start_s:
+        return None
+    edges = np.append(np.clip(times, start_s, end_s), end_s)
+    return float((power * np.diff(edges)).sum() / (end_s - start_s))
+
+
+def pytest_benchmark_stats(seconds: Sequence[float]) -> dict[str, float | int | str]:
+    """The figures that pytest-benchmark 5.3 keeps of its rounds, by its own rules, so that its readers agree.
+
+    Its quartiles are method 2 of https://en.wikipedia.org/wiki/Quartile for an even count and 3 for an odd one.
+    """
+    ordered = sorted(seconds)
+    count = len(ordered)
+    mean = statistics.mean(ordered)
+    stddev = statistics.stdev(ordered) if count > 1 else 0.0
+    q1, q3 = _tukey_quartiles(ordered)
+    iqr = q3 - q1
+    low_fence, high_fence = q1 - 1.5 * iqr, q3 + 1.5 * iqr
+    stddev_outliers = sum(v < mean - stddev or v > mean + stddev for v in ordered)
+    iqr_outliers = sum(v < low_fence or v > high_fence for v in ordered)
+    total = sum(seconds)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": mean,
+        "stddev": stddev,
+        "rounds": count,
+        "median": statistics.median(ordered),
+        "iqr": iqr,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": iqr_outliers,
+        "stddev_outliers": stddev_outliers,
+        "outliers": f"{stddev_outliers};{iqr_outliers}",
+        # Clamped: a quartile of equal values may differ from them in the last bit.
+        "ld15iqr": ordered[min(bisect_left(ordered, low_fence), count - 1)],
+        "hd15iqr": ordered[max(bisect_right(ordered, high_fence) - 1, 0)],
+        "ops": count / total,
+        "total": total,
+    }
+
+
+def _tukey_quartiles(ordered: Sequence[float]) -> tuple[float, float]:
+    count = len(ordered)
+    if count == 1:
+        return ordered[0], ordered[0]
+    if count % 2 == 0:
+        return statistics.median(ordered[: count // 2]), statistics.median(ordered[count // 2 :])
+    n = count // 4
+    if count % 4 == 1:
+        return 0.25 * ordered[n - 1] + 0.75 * ordered[n], 0.75 * ordered[3 * n] + 0.25 * ordered[3 * n + 1]
+    return (
+        0.75 * ordered[n] + 0.25 * ordered[n + 1],
+        0.25 * ordered[3 * n + 1] + 0.75 * ordered[3 * n + 2],
+    )
+
+
+class _Line(NamedTuple):
+    slope: float
+    standard_error: float
+    residuals: _Column
+
+
+def _columns(first: Sequence[float], second: Sequence[float]) -> tuple[_Column, _Column]:
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} times for {len(second)} values")
+    return np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+
+
+def _fit_line(x: _Column, y: _Column) -> _Line | None:
+    """Ordinary least squares; `None` below three points or without a span."""
+    if len(x) < 3:
+        return None
+    centred = x - x.mean()
+    spread = float((centred**2).sum())
+    if spread == 0:
+        return None
+    slope = float((centred * (y - y.mean())).sum()) / spread
+    residuals = y - y.mean() - slope * centred
+    return _Line(slope, math.sqrt(float((residuals**2).sum()) / (len(x) - 2) / spread), residuals)
+
+
+def _correlation_factor(residuals: _Column) -> float:
+    """By how much a standard error grows when neighbouring residuals are alike; 1 when they are not."""
+    total = float((residuals**2).sum())
+    if total == 0:
+        return 1.0
+    correlation = min(0.95, max(0.0, float((residuals[1:] * residuals[:-1]).sum()) / total))
+    return math.sqrt((1 + correlation) / (1 - correlation))

@@ -1,0 +1,1 @@
+"""What the benches launch: Triton kernels and their torch counterparts; each file can be read and reused alone."""

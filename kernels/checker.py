@@ -1,0 +1,45 @@
+"""Filling, poisoning and comparing buffers of torch: what a measurement asks before and after it times."""
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels.reference import fill_normal, sqnr_db
+
+_CHUNK = 2**26
+
+
+class TorchChecker:
+    """Normal random data; poison that no right result contains; errors against a reference of higher precision."""
+
+    def fill(self, buffers: Sequence[torch.Tensor], seed: int) -> None:
+        """Fill each buffer with its own draw; the same seed gives the same data on one kind of device."""
+        for number, buffer in enumerate(buffers):
+            fill_normal(buffer, seed + number)
+
+    def poison(self, buffers: Sequence[torch.Tensor]) -> None:
+        """NaN where the type has one, else the smallest integer."""
+        for buffer in buffers:
+            if not buffer.is_floating_point():
+                buffer.fill_(torch.iinfo(buffer.dtype).min)
+            elif buffer.element_size() == 1:
+                buffer.view(torch.uint8).fill_(0x7F)  # NaN in float8_e4m3fn and float8_e5m2 alike
+            else:
+                buffer.fill_(float("nan"))
+
+    def fingerprint(self, buffer: torch.Tensor) -> int:
+        """A sum over the buffer's bits, weighted by position modulo a prime: equal for equal bits."""
+        words = buffer.view(torch.uint8).view(-1)
+        words = words[: len(words) // 4 * 4].view(torch.int32)
+        total = 0
+        for start, piece in enumerate(words.split(_CHUNK)):
+            weights = torch.arange(piece.numel(), device=piece.device, dtype=torch.int64) % 65521 + 1
+            total += int((piece.to(torch.int64) * weights).sum()) * (start + 1)
+        return total
+
+    def error(self, actual: torch.Tensor, expected: torch.Tensor, exact: bool) -> float:
+        """SQNR in dB, or for `exact` the number of elements that differ (a NaN always differs)."""
+        if not exact:
+            return sqnr_db(actual, expected)
+        pieces = zip(actual.reshape(-1).split(_CHUNK), expected.reshape(-1).split(_CHUNK), strict=True)
+        return float(sum(int((a != e).sum()) for a, e in pieces))

@@ -1,0 +1,208 @@
+"""Stand-ins for the machine: a device that follows a script, and an NVML that answers from tables."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from harness.model import DeviceFacts, Fact, Telemetry
+from harness.probe.load import Group, Launch, Pace, Prologue
+
+
+class ScriptedDevice:
+    """A device whose launches last as long as the family's script says, on a clock of its own. No torch, no waiting."""
+
+    timer = "scripted"
+
+    def __init__(self) -> None:
+        self.facts = DeviceFacts(
+            kind="scripted",
+            name="Scripted GPU",
+            torch_device="cpu",
+            gpu_count=1,
+            memory_bytes=8 * 2**30,
+            free_bytes=6 * 2**30,
+            l2_bytes=2**20,
+        )
+        self.checker = ScriptedChecker()
+        self.preheats = 0
+        self.now_s = 1000.0
+
+    def synchronize(self) -> None:
+        """Everything has run."""
+
+    def start(
+        self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None
+    ) -> "ScriptedLoad":
+        """A load that asks the launch how long it takes."""
+        return ScriptedLoad(self, launch)
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def is_usable(self) -> bool:
+        """Always."""
+        return True
+
+    def preheat(self, cap_s: float) -> dict[str, float | bool | str | None]:
+        """Warm at once."""
+        self.preheats += 1
+        return {"seconds": 0.0, "steady": True, "start_c": 40.0, "end_c": 40.0}
+
+    def environment(self) -> dict[str, Fact]:
+        """A small environment; a test may move it through a variable."""
+        return {
+            "driver": Fact(os.environ.get("OFPEAK_TEST_DRIVER", "580.1")),
+            "card": Fact("c0ffee"),
+            "site_key": Fact("abc123", role="informative"),
+        }
+
+
+class ScriptedLoad:
+    """Groups of ten launches; a launch that returns a number took that many seconds."""
+
+    def __init__(self, device: ScriptedDevice, launch: Launch) -> None:
+        self.pace = Pace("stream", 10, 0.001)
+        self._device = device
+        self._launch = launch
+        self._count = 0
+
+    def run_group(self) -> Group:
+        """Ten launches by the script."""
+        seconds = 0.0
+        for i in range(self._count, self._count + 10):
+            took = self._launch(i)
+            seconds += took if isinstance(took, float) else 0.001
+        self._count += 10
+        self._device.now_s += max(seconds, 0.05)
+        return Group(seconds, 10, self._device.now_s, clock_mhz=1500.0)
+
+    def mark(self) -> None:
+        """The window begins."""
+
+    def finish(self) -> Telemetry:
+        """Steady figures."""
+        return Telemetry(
+            sm_clock_mhz=1500.0,
+            nvml_sm_clock_mhz=1650.0,
+            power_w=600.0,
+            power_method="scripted",
+            power_limit_w=700.0,
+            limited_by="none",
+        )
+
+    def recent_power(self) -> Sequence[tuple[float, float]]:
+        """Nothing is read while it runs."""
+        return ()
+
+
+class ScriptedChecker:
+    """Buffers are lists of one number; poison is NaN."""
+
+    def fill(self, buffers: Sequence[Any], seed: int) -> None:
+        """The seed itself."""
+        for buffer in buffers:
+            buffer[0] = float(seed)
+
+    def poison(self, buffers: Sequence[Any]) -> None:
+        """NaN."""
+        for buffer in buffers:
+            buffer[0] = float("nan")
+
+    def fingerprint(self, buffer: Any) -> int:
+        """The number's hash."""
+        return hash(buffer[0])
+
+    def error(self, actual: Any, expected: Any, exact: bool) -> float:
+        """Whether they differ, or 99 dB if they do not."""
+        if exact:
+            return float(actual != expected)
+        return 99.0 if actual == expected else float("nan")
+
+
+def die(how: str) -> None:
+    """End this process as broken hardware would: `segfault`, `exit`, or `hang` for longer than any watchdog waits."""
+    if how == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "exit":
+        os._exit(3)
+    time.sleep(3600)
+
+
+class FakeNvmlError(Exception):
+    """NVML's error with its code."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(
+            {3: "Not Supported", 9: "Driver Not Loaded", 18: "Driver/library version mismatch"}.get(
+                value, f"error {value}"
+            )
+        )
+        self.value = value
+
+
+class FakeNvml:
+    """The module `pynvml` as far as the suite calls it: answers come from tables, everything else is not supported."""
+
+    NVMLError = FakeNvmlError
+
+    def __init__(
+        self,
+        answers: Mapping[str, Any] | None = None,
+        fields: Mapping[int, Any] | None = None,
+        init_error: int = 0,
+        uuid: str = "GPU-1234",
+    ) -> None:
+        self.answers = dict(answers or {})
+        self.fields = dict(fields or {})
+        self.calls: list[str] = []
+        self._init_error = init_error
+        self._uuid = uuid
+
+    def nvmlInit(self) -> None:  # noqa: N802  # NVML's own name
+        """Starts, or fails with the scripted code."""
+        if self._init_error:
+            raise FakeNvmlError(self._init_error)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802  # NVML's own name
+        """One GPU."""
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802  # NVML's own name
+        """A handle."""
+        return f"handle {index}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802  # NVML's own name
+        """A handle for the one UUID there is."""
+        if uuid != self._uuid:
+            raise FakeNvmlError(6)
+        return "handle 0"
+
+    def nvmlDeviceGetFieldValues(self, handle: str, ids: Sequence[tuple[int, int]]) -> list[Any]:  # noqa: N802
+        """Each field's scripted value, or code 3. A callable is asked anew each time."""
+        self.calls.append("GetFieldValues")
+        return [self._field(i) for i, _ in ids]
+
+    def __getattr__(self, name: str) -> Any:
+        """Any other call: a scripted answer, a callable asked anew, or an exception raised."""
+        call = name.removeprefix("nvmlDevice").removeprefix("nvmlSystem")
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def answer(*_: Any) -> Any:
+            self.calls.append(call)
+            value = self.answers.get(call, FakeNvmlError(3))
+            if isinstance(value, Exception):
+                raise value
+            return value() if callable(value) else value
+
+        return answer
+
+    def _field(self, field_id: int) -> Any:
+        value = self.fields.get(field_id)
+        if callable(value):
+            value = value()
+        code = 3 if value is None else 0
+        return SimpleNamespace(nvmlReturn=code, valueType=3, value=SimpleNamespace(ullVal=value))

@@ -1,0 +1,140 @@
+"""Compiles every kernel and configuration for given architectures, without a GPU; prints one JSON line each.
+
+Runs in a process of its own, because the tests beside it interpret the kernels and Triton decides that at import.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels import gemm, memory
+
+TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "tf32": "fp32", "fp32": "fp32"}
+OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
+IN_TYPE_BYTES = {"bf16": 2, "fp8e4nv": 1, "fp32": 4}
+
+
+def resource_usage(cubin):
+    """Registers, stack and local bytes of each thread, by the cuobjdump that ships with Triton."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    fields = dict(part.split(":", 1) for part in text.split() if part.count(":") == 1 and part[-1].isdigit())
+    return {"registers": int(fields["REG"]), "stack_bytes": int(fields["STACK"]), "local_bytes": int(fields["LOCAL"])}
+
+
+def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3):
+    """`arguments` maps names to Triton types; pointers and integers are taken to be multiples of 16."""
+    signature = arguments | dict.fromkeys(constants, "constexpr")
+    divisible = [i for i, kind in enumerate(arguments.values()) if kind.startswith("*") or kind in ("i32", "i64")]
+    source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in divisible})
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+    ptx = compiled.asm["ptx"]
+    mnemonics = (
+        "wgmma.mma_async",
+        "mma.sync",
+        "tcgen05.mma",
+        "cp.async.bulk.tensor",
+        "cp.async.c",
+        ".v4.b32",
+        ".v2.b32",
+        "fma.rn",
+    )
+    return {
+        "capability": capability,
+        "shared_bytes": compiled.metadata.shared,
+        "counts": {name: ptx.count(name) for name in mnemonics},
+        **resource_usage(compiled.asm["cubin"]),
+    }
+
+
+def compile_gemm(config, kind, accumulation, capability, out_type, *, b_is_row_major=False):
+    in_type = TRITON_TYPES[kind]
+    constants = {
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "GROUP_M": config.group_m,
+        "PRECISION": "tf32" if kind == "tf32" else "ieee",
+        "PROMOTE": accumulation == "slow",
+        "UPCAST": False,
+    }
+    if config.descriptors:
+        kernel = gemm.descriptor_kernel
+        constants |= {"PROGRAMS": 132, "B_IS_ROW_MAJOR": b_is_row_major, "SPLIT_EPILOGUE": config.split_epilogue}
+        b_block = (config.block_k, config.block_n) if b_is_row_major else (config.block_n, config.block_k)
+        blocks = {
+            "a": (in_type, config.block_m, config.block_k),
+            "b": (in_type, *b_block),
+            "out": (out_type, config.block_m, config.block_n // (2 if config.split_epilogue else 1)),
+        }
+        arguments = {name: f"tensordesc<{dtype}[{x},{y}]>" for name, (dtype, x, y) in blocks.items()}
+        arguments |= dict.fromkeys(("m", "n", "k"), "i32")
+    else:
+        kernel = gemm.pointer_kernel
+        arguments = {"a": f"*{in_type}", "b": f"*{in_type}", "out": f"*{out_type}"}
+        arguments |= dict.fromkeys(("m", "n", "k", "a_row_stride", "b_n_stride", "out_row_stride"), "i32")
+        constants |= {"b_k_stride": 1}
+        order = ["a", "b", "out", "m", "n", "k", "a_row_stride", "b_n_stride", "b_k_stride", "out_row_stride"]
+        arguments = {name: arguments.get(name, "constexpr") for name in order}
+    result = compile_kernel(kernel, capability, arguments, constants, num_warps=config.warps, num_stages=config.stages)
+    promised = config.shared_bytes(IN_TYPE_BYTES[in_type], OUT_TYPE_BYTES[out_type])
+    return result | {
+        "kernel": kernel.__name__,
+        "kind": kind,
+        "accumulation": accumulation,
+        "out": out_type,
+        "config": repr(config),
+        "promised_shared_bytes": promised,
+    }
+
+
+def compile_memory(capability, even):
+    size = {"size": "i64"}
+    kernels = {
+        memory.copy_kernel: ({"source": "*fp32", "out": "*fp32"}, 512, 4),
+        memory.write_kernel: ({"out": "*fp32", "value": "fp32"}, 1024, 4),
+        memory.scale_kernel: ({"source": "*fp32", "out": "*fp32", "factor": "fp32"}, 512, 4),
+        memory.add_kernel: ({"a": "*fp32", "b": "*fp32", "out": "*fp32"}, 512, 8),
+        memory.triad_kernel: ({"a": "*fp32", "b": "*fp32", "out": "*fp32", "factor": "fp32"}, 512, 8),
+        memory.read_kernel: ({"source": "*fp32", "partials": "*fp32"}, memory.READ_BLOCK, 4),
+    }
+    for kernel, (arguments, block, warps) in kernels.items():
+        constants = {"EVEN": even, "BLOCK": block} | ({"STAGES": 3} if kernel is memory.read_kernel else {})
+        result = compile_kernel(kernel, capability, arguments | size, constants, num_warps=warps)
+        yield result | {"kernel": kernel.__name__, "even": even}
+
+
+def compile_all(capability, out_types):
+    for even in (True, False):
+        yield from compile_memory(capability, even)
+    configs = [(*key, config) for key, configs in gemm.CONFIGS.items() for config in configs]
+    configs += [(*key, "fast", config) for key, configs in gemm.SKINNY_CONFIGS.items() for config in configs]
+    for architecture, kind, accumulation, config in configs:
+        if (architecture == "hopper" and capability < 90) or (kind == "fp8" and capability < 89):
+            continue
+        for out_type in out_types:
+            yield compile_gemm(config, kind, accumulation, capability, out_type)
+        if kind == "half" and config.descriptors:
+            yield compile_gemm(config, kind, accumulation, capability, "bf16", b_is_row_major=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("capabilities", nargs="+", type=int)
+    parser.add_argument("--out", nargs="+", choices=OUT_TYPE_BYTES, default=["bf16"])
+    options = parser.parse_args()
+    for requested in options.capabilities:
+        for line in compile_all(requested, options.out):
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()

@@ -1,0 +1,5 @@
+"""Interprets the kernels on the CPU: must run before any test module imports them."""
+
+from kernels import interpreter
+
+interpreter.enable()

@@ -1,0 +1,51 @@
+"""Every Hopper configuration compiles to what its comments promise; needs the compiler, not a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, str(SCRIPT), "90"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_no_kernel_spills_registers(compiled):
+    assert [line for line in compiled if line["stack_bytes"] or line["local_bytes"]] == []
+
+
+def test_hopper_gemms_use_wgmma_and_the_tensor_memory_accelerator(compiled):
+    lines = [line for line in compiled if line["kernel"] == "descriptor_kernel"]
+    assert lines
+    for line in lines:
+        assert line["counts"]["wgmma.mma_async"] and line["counts"]["cp.async.bulk.tensor"], line
+        assert not line["counts"]["mma.sync"], line
+
+
+def test_descriptor_kernels_use_exactly_the_shared_memory_that_their_configuration_promises(compiled):
+    for line in compiled:
+        if line["kernel"] == "descriptor_kernel":
+            assert line["shared_bytes"] == line["promised_shared_bytes"], line
+        elif line["kernel"] == "pointer_kernel":
+            assert line["shared_bytes"] <= line["promised_shared_bytes"], line
+
+
+def test_memory_kernels_move_vectors(compiled):
+    """16 bytes a thread; 8 where 8 warps share a block of 512."""
+    for line in compiled:
+        if line["kernel"] in ("copy_kernel", "write_kernel", "scale_kernel"):
+            assert line["counts"][".v4.b32"], line
+        if line["kernel"] in ("add_kernel", "triad_kernel"):
+            assert line["counts"][".v2.b32"], line

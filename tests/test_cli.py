@@ -1,0 +1,218 @@
+"""The command line: what it prints, what it refuses, how it leaves."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness import store
+from harness.cli import run as run_verb
+from harness.cli.app import exit_status
+from harness.errors import ExitCode, HarnessError
+from harness.model import Order
+from tests import hand_made
+
+HEAVY = ("torch", "triton", "pandas", "numpy", "scipy", "pydantic", "plotly", "pynvml")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[run_verb.Request]:
+    """What `run` would have started."""
+    requests: list[run_verb.Request] = []
+
+    def execute(request: run_verb.Request) -> ExitCode:
+        requests.append(request)
+        return ExitCode.DONE
+
+    monkeypatch.delenv("OFPEAK_LABEL", raising=False)
+    monkeypatch.setattr(run_verb, "execute", execute)
+    return requests
+
+
+def fresh(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, harness.cli.app as app; status = app.exit_status(['--help']); "
+        f"print([name for name in {HEAVY} if name in sys.modules], status)"
+    )
+    assert fresh("-c", code).stdout.splitlines()[-1] == "[] 0"
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    assert exit_status(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"ofpeak {harness.__version__}\n"
+
+
+def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixture[str]):
+    assert exit_status([]) == ExitCode.USAGE
+    assert capsys.readouterr().out.startswith("Usage: ofpeak")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["run", "--frobnicate"], "No such option"),
+        (["run", "--profile", "huge"], "unknown profile 'huge'. Use one of smoke, quick, standard, full."),
+        (["run", "--runs", "0"], "'--runs'"),
+        (["run", "--runs", "many"], "'--runs'"),
+        (["run", "--device", "tpu"], "'auto'"),
+        (["run", "--gpus", "first"], "unknown GPUs 'first'"),
+        (["run", "--concurrent"], "--concurrent needs several GPUs, --gpus names 0. Use --gpus all."),
+        (["run", "--declare", "clocks=fast"], "unknown declaration 'clocks=fast'"),
+        (["run", "--out", "a", "--resume", "b"], "--out and --resume"),
+        (["run", "--only", " , "], "--only names no case"),
+        (["show"], "PATH"),
+        (["show", "nowhere.json"], "nowhere.json"),
+        (["show", "--format", "pdf", "nowhere.json"], "'--format'"),
+    ],
+)
+def test_what_a_user_can_fix_is_one_line_and_exit_5(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], asked: list[run_verb.Request]
+):
+    assert exit_status(arguments) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ofpeak: ")
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+    assert not asked
+
+
+def test_the_defaults_of_run_are_those_of_an_order(asked: list[run_verb.Request]):
+    assert exit_status(["run"]) == ExitCode.DONE
+    assert asked == [run_verb.Request(Order(), 1, "0", False, None, None)]
+
+
+def test_run_takes_every_option(asked: list[run_verb.Request], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OFPEAK_LABEL", "rack-3")
+    options = "--profile quick --only memory,gemm/* --only copy/* --runs 5 --out set --gpus all --concurrent"
+    assert exit_status(["run", *options.split(), "--declare", "clocks=locked:1410", "--device", "cpu"]) == 0
+    only = ("memory", "gemm/*", "copy/*")
+    order = Order("quick", only, "cpu", "all", declare="clocks=locked:1410", label="rack-3")
+    assert asked == [run_verb.Request(order, 5, "all", True, Path("set"), None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("memory", ["memory"]),
+        ("memory,gemm collectives", ["memory", "gemm", "collectives"]),
+        ("gemm/dtype=bf16,impl=torch", ["gemm/dtype=bf16,impl=torch"]),
+        ("gemm/dtype=bf16,*,n=8192,memory", ["gemm/dtype=bf16,*,n=8192", "memory"]),
+        ("copy/*,gemm/*", ["copy/*", "gemm/*"]),
+        (",, ,", []),
+    ],
+)
+def test_commas_part_patterns_but_not_keys(text: str, patterns: list[str]):
+    assert run_verb.split_patterns(text) == patterns
+
+
+def raise_from_run(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    def execute(request: run_verb.Request) -> ExitCode:
+        raise error
+
+    monkeypatch.setattr(run_verb, "execute", execute)
+    return exit_status(["run"])
+
+
+def test_an_error_that_measured_nothing_has_its_own_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    error = HarnessError("torch cannot use the GPU\n\x1b[31m", ExitCode.INCONCLUSIVE)
+    assert raise_from_run(monkeypatch, error) == 2
+    assert capsys.readouterr().err == "ofpeak: torch cannot use the GPU \\x1b[31m\n"
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch):
+    assert raise_from_run(monkeypatch, KeyboardInterrupt()) == 130
+
+
+def test_our_own_bug_is_70_with_its_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert raise_from_run(monkeypatch, ZeroDivisionError("boom")) == 70
+    assert capsys.readouterr().err.endswith("ZeroDivisionError: boom\n")
+
+
+def test_a_closed_pipe_is_141(monkeypatch: pytest.MonkeyPatch):
+    assert raise_from_run(monkeypatch, BrokenPipeError(32, "Broken pipe")) == 141
+
+
+@pytest.mark.parametrize(
+    ("runs", "code"),
+    [
+        ([hand_made.gpu_run(hand_made.copy_record())], ExitCode.DONE),
+        ([hand_made.cpu_run(hand_made.checked_record())], ExitCode.DONE),
+        ([hand_made.full_run()], ExitCode.FAILED),
+        ([hand_made.gpu_run(hand_made.without_figure(hand_made.COPY, "m", "failed", "x"))], ExitCode.INCONCLUSIVE),
+        ([], ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_the_exit_code_of_run_follows_from_its_outcomes(runs: list[Any], code: ExitCode):
+    assert run_verb.exit_code_of(runs) == code
+
+
+@pytest.fixture
+def run_set(tmp_path: Path) -> Path:
+    """A folder of three run files."""
+    for number, run in enumerate(hand_made.set_of_three(), start=1):
+        store.save(run, tmp_path / f"{number}.json")
+    return tmp_path
+
+
+def test_show_prints_one_run_file(run_set: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert exit_status(["show", str(run_set / "1.json")]) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert "  2.900 TB/s  0.10 %  72.5 %" in out
+    assert out.endswith(f"run file: {run_set}/1.json\n")
+
+
+def test_show_prints_the_medians_of_a_folder(run_set: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_status(["show", str(run_set)]) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert "3.000 TB/s" in out
+    assert "3.33 % (3)" in out
+    assert out.endswith(f"3 run files in: {run_set}\n")
+
+
+def test_show_writes_markdown(run_set: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_status(["show", "--format", "md", str(run_set)]) == ExitCode.DONE
+    assert "| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 3.33 % (3) |" in capsys.readouterr().out
+
+
+def test_show_of_an_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_status(["show", str(tmp_path)]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"ofpeak: {tmp_path} holds no run files")
+
+
+def test_show_without_pydantic_names_what_to_install(run_set: Path):
+    """Some versions of typer import pydantic themselves, so it is hidden from the store alone."""
+    code = """
+import builtins, sys
+from harness.cli.app import exit_status
+found = builtins.__import__
+def hide(name, space=None, *rest):
+    if name == "pydantic" and (space or {}).get("__name__") == "harness.store":
+        raise ImportError(name)
+    return found(name, space, *rest)
+builtins.__import__ = hide
+sys.exit(exit_status(sys.argv[1:]))
+"""
+    done = fresh("-c", code, "show", str(run_set / "1.json"))
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr.startswith("ofpeak: ")
+    assert "pip install 'pydantic" in done.stderr
+
+
+def test_show_needs_no_torch(run_set: Path):
+    code = (
+        "import sys; from harness.cli.app import exit_status; exit_status(sys.argv[1:]); "
+        "print('torch' in sys.modules, 'pandas' in sys.modules)"
+    )
+    assert fresh("-c", code, "show", str(run_set)).stdout.endswith("False False\n")

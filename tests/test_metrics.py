@@ -1,0 +1,317 @@
+"""Figures derived from samples and telemetry, with values that can be checked in the head."""
+
+import pytest
+
+from harness.metrics import derive_metrics, find_bound, limiting_factor, warnings_of
+from harness.model import Case, DeviceFacts, Peak, PeakSheet, Samples, Telemetry, Work
+from harness.specs import lookup
+
+GPU = DeviceFacts("cuda", "NVIDIA Test", "cuda:0", sm_count=100, l2_bytes=100)
+SHEET = PeakSheet(
+    gpu="Test",
+    match="exact",
+    peaks={
+        "memory": Peak(1000.0, "B", "read", "data sheet"),
+        "bf16": Peak(400e9, "FLOP", "read", "data sheet", clock_mhz=2.0),
+        "fp8": Peak(800e9, "FLOP", "recalled", "memory", clock_mhz=2.0),
+    },
+    # 100 SMs x 2000 FLOP a clock and SM x 2 MHz = 400 GFLOP/s
+    flop_per_clock_per_sm={"bf16": 2000, "fp8": 4000},
+    sm_count=100,
+)
+NO_SHEET = PeakSheet(None, "none", "no entry for 'NVIDIA Test' in harness/specs.toml")
+SAMPLES = Samples((2.0, 2.0, 2.0, 2.0), 1, 8.0, "events", "stream")
+LOADED = Telemetry(settled=True, sm_clock_mhz=1.5, nvml_sm_clock_mhz=1.65, power_w=600.0, power_method="counter")
+
+READ_WRITE = Work(1600.0, "B", "memory", "read + write")
+ONE_WAY = Work(800.0, "B", None, "one way")
+COPY = Case("copy", {"bytes": 800}, (READ_WRITE, ONE_WAY), footprint_bytes=10_000)
+GEMM = Case("gemm", {"dtype": "bf16"}, (Work(480e9, "FLOP", "bf16", "2mnk"), Work(1000.0, "B", "memory", "bytes")))
+SKINNY = Case("gemm", {"m": 1}, (Work(100e9, "FLOP", "bf16", "2mnk"), READ_WRITE), footprint_bytes=10_000)
+
+
+def metrics_of(case, samples=SAMPLES, telemetry=LOADED, sheet=SHEET, facts=GPU):
+    return {m.name: m for m in derive_metrics(case, samples, telemetry, sheet, facts)}
+
+
+def warnings(case, samples=SAMPLES, telemetry=LOADED, sheet=SHEET, facts=GPU):
+    metrics = derive_metrics(case, samples, telemetry, sheet, facts)
+    return warnings_of(case, samples, telemetry, sheet, metrics)
+
+
+def on_host_link(peak="host_link", amount=8e9):
+    return Case("memcpy", {"direction": "h2d"}, (Work(amount, "B", peak, "one way"),))
+
+
+def test_rate_is_the_headline_over_the_mean_time():
+    rate = metrics_of(COPY)["rate"]
+    assert (rate.value, rate.unit, rate.better, rate.label) == (800.0, "B/s", "higher", "read + write")
+    assert (rate.low, rate.high) == (800.0, 800.0)
+
+
+def test_further_works_are_rates_named_after_their_label():
+    one_way = metrics_of(COPY)["rate.one_way"]
+    assert (one_way.value, one_way.label) == (400.0, "one way")
+
+
+def test_works_of_one_label_or_none_keep_apart():
+    works = (READ_WRITE, ONE_WAY, ONE_WAY, Work(2.0, "B", None, ""))
+    names = [name for name in metrics_of(Case("x", {}, works)) if name.startswith("rate")]
+    assert names == ["rate", "rate.one_way", "rate.one_way_3", "rate.4"]
+
+
+def test_time_is_total_time_over_total_launches():
+    samples = Samples((1.0, 3.0), 10, 40.0, "events", "stream")
+    metrics = metrics_of(COPY, samples)
+    assert (metrics["time"].value, metrics["time"].unit, metrics["time"].better) == (2.0, "s", "lower")
+    assert (metrics["time"].low, metrics["time"].high) == (None, None)
+    assert metrics["time_p50"].value == 2.0
+    assert metrics["time_p50"].label == "of means of 10 launches"
+
+
+def test_p99_needs_a_hundred_samples():
+    metric = metrics_of(COPY)["time_p99"]
+    assert (metric.value, metric.reason) == (None, "4 samples; 100 are needed for a 99th percentile")
+    hundred = Samples((1.0,) * 99 + (2.0,), 1, 101.0, "events", "blocked")
+    assert metrics_of(COPY, hundred)["time_p99"].value == pytest.approx(1.01)
+
+
+def test_spec_ratio_of_a_copy_is_its_share_of_the_memorys_peak():
+    ratio = metrics_of(COPY)["spec_ratio"]
+    assert (ratio.value, ratio.low, ratio.high, ratio.label) == (0.8, 0.8, 0.8, "memory")
+
+
+def test_compute_binds_a_large_gemm():
+    metrics = metrics_of(GEMM)
+    assert (metrics["spec_ratio"].value, metrics["spec_ratio"].label) == (0.6, "bf16")
+    # 240 GFLOP/s of 100 SMs x 2000 FLOP x 1.5 MHz = 300
+    assert metrics["at_clock_ratio"].value == pytest.approx(0.8)
+    assert metrics["clock_ratio"].value == 0.75
+
+
+def test_memory_binds_a_skinny_gemm_and_its_bytes_are_counted():
+    metrics = metrics_of(SKINNY)
+    assert (metrics["spec_ratio"].value, metrics["spec_ratio"].label) == (0.8, "memory")
+    assert metrics["at_clock_ratio"].reason == "bound by memory, not by compute"
+    assert metrics["clock_ratio"].reason == "bound by memory, not by compute"
+    assert metrics["rate"].unit == "FLOP/s"
+
+
+def test_spec_ratio_is_at_clock_ratio_times_clock_ratio():
+    facts = DeviceFacts("cuda", "NVIDIA H200", "cuda:0", sm_count=132, memory_bytes=140 * 2**30, l2_bytes=60 * 2**20)
+    for clock_mhz in (1343.0, 1588.0, 1979.123):
+        telemetry = Telemetry(sm_clock_mhz=clock_mhz)
+        case = Case("gemm", {"dtype": "bf16"}, (Work(2 * 8192**3, "FLOP", "bf16", "2mnk"),))
+        samples = Samples((0.001634567,) * 5, 7, 0.001634567 * 35, "events", "stream")
+        metrics = metrics_of(case, samples, telemetry, lookup(facts), facts)
+        product = metrics["at_clock_ratio"].value * metrics["clock_ratio"].value
+        assert metrics["spec_ratio"].value == pytest.approx(product, rel=1e-12)
+
+
+def test_h200_gemm_gets_the_ratios_that_were_measured():
+    """672 TFLOP/s at a true 1343 MHz were 68 % of the data sheet and 92.6 % of the rate at that clock."""
+    facts = DeviceFacts("cuda", "NVIDIA H200", "cuda:0", sm_count=132, memory_bytes=140 * 2**30, l2_bytes=60 * 2**20)
+    case = Case("gemm", {"dtype": "bf16"}, (Work(672e12, "FLOP", "bf16", "2mnk"),))
+    samples = Samples((1.0,) * 4, 1, 4.0, "events", "stream")
+    metrics = metrics_of(case, samples, Telemetry(sm_clock_mhz=1343.0), lookup(facts), facts)
+    assert metrics["spec_ratio"].value == pytest.approx(0.679, abs=0.001)
+    assert metrics["at_clock_ratio"].value == pytest.approx(0.926, abs=0.001)
+
+
+def test_without_a_sheet_ratios_are_unknown_and_say_why():
+    metrics = metrics_of(GEMM, sheet=NO_SHEET)
+    for name in ("spec_ratio", "at_clock_ratio", "clock_ratio"):
+        assert (metrics[name].value, metrics[name].reason) == (None, NO_SHEET.reason)
+    assert metrics["rate"].value == 240e9
+
+
+def test_a_peak_that_an_exact_sheet_lacks_is_named():
+    case = Case("gemm", {"dtype": "fp4"}, (Work(1.0, "FLOP", "fp4", "2mnk"),))
+    assert metrics_of(case)["spec_ratio"].reason == "no peak 'fp4' is known for 'Test'"
+
+
+def test_one_unknown_peak_leaves_the_roofline_open():
+    sheet = PeakSheet("Test", "exact", peaks={"bf16": SHEET.peaks["bf16"]})
+    assert metrics_of(GEMM, sheet=sheet)["spec_ratio"].reason == "no peak 'memory' is known for 'Test'"
+
+
+def test_a_headline_without_a_peak_gives_its_own_reason():
+    works = (Work(2.0, "B", None, "bus", no_peak="NVLS adds in the switch"), READ_WRITE)
+    ratio = metrics_of(Case("all_reduce", {}, works))["spec_ratio"]
+    assert (ratio.value, ratio.reason) == (None, "NVLS adds in the switch")
+
+
+def test_a_peak_in_another_unit_is_no_peak():
+    case = Case("x", {}, (Work(2.0, "FLOP", "memory", ""),))
+    assert metrics_of(case)["spec_ratio"].reason == "the peak 'memory' is in B/s, the work in FLOP"
+
+
+def test_no_share_of_memory_where_l2_could_serve_more_than_two_percent():
+    half_in_l2 = Case("copy", {}, (READ_WRITE,), footprint_bytes=200)
+    metrics = metrics_of(half_in_l2)
+    assert metrics["l2_ratio"].value == 0.5
+    assert metrics["spec_ratio"].value is None
+    assert metrics["spec_ratio"].label == "memory"
+    assert metrics["spec_ratio"].reason == (
+        "L2 could serve 50.0 % of the traffic; above 2 % no share of the memory's peak is given"
+    )
+    at_the_limit = Case("copy", {}, (READ_WRITE,), footprint_bytes=5000)
+    assert metrics_of(at_the_limit)["spec_ratio"].value == 0.8
+
+
+def test_l2_ratio_never_exceeds_one_and_may_be_unknown():
+    tiny = Case("copy", {}, (READ_WRITE,), footprint_bytes=10)
+    assert metrics_of(tiny)["l2_ratio"].value == 1.0
+    unknown_l2 = DeviceFacts("cuda", "NVIDIA Test", "cuda:0")
+    assert metrics_of(COPY, facts=unknown_l2)["l2_ratio"].reason == "the L2 size of this device is unknown"
+    undeclared = metrics_of(Case("copy", {}, (READ_WRITE,)))
+    assert undeclared["l2_ratio"].value is None
+    assert undeclared["spec_ratio"].reason.startswith("the case declares no footprint")
+
+
+def test_l2_does_not_matter_where_compute_binds():
+    assert metrics_of(GEMM)["l2_ratio"].value is None
+    assert metrics_of(GEMM)["spec_ratio"].value == 0.6
+
+
+def test_host_copies_use_the_negotiated_pcie_link():
+    # Gen4 x16: 16 GT/s x 128/130 x 16 / 8 = 31.5 GB/s
+    telemetry = Telemetry(pcie_generation=4, pcie_lanes=16)
+    one_way = metrics_of(on_host_link(), telemetry=telemetry)["spec_ratio"]
+    assert one_way.value == pytest.approx(4 / 31.508, rel=1e-4)
+    both = metrics_of(on_host_link("host_link_both", 16e9), telemetry=telemetry)["spec_ratio"]
+    assert both.value == pytest.approx(one_way.value)
+
+
+def test_a_chip_to_chip_link_wins_over_pcie():
+    sheet = PeakSheet("Superchip", "exact", peaks={"host_link": Peak(40e9, "B", "read", "data sheet")})
+    telemetry = Telemetry(pcie_generation=4, pcie_lanes=16)
+    assert metrics_of(on_host_link(), telemetry=telemetry, sheet=sheet)["spec_ratio"].value == 0.1
+    both = on_host_link("host_link_both", 16e9)
+    assert metrics_of(both, telemetry=telemetry, sheet=sheet)["spec_ratio"].value == 0.1
+
+
+def test_an_unknown_host_link_is_no_share():
+    unread = Telemetry(pcie_generation=4, missing={"pcie_lanes": "not supported"})
+    assert metrics_of(on_host_link(), telemetry=unread)["spec_ratio"].reason == "not supported"
+    unheard_of = Telemetry(pcie_generation=99, pcie_lanes=16)
+    reason = metrics_of(on_host_link(), telemetry=unheard_of)["spec_ratio"].reason
+    assert reason == "no peak is known for PCIe generation 99 with 16 lanes"
+
+
+def test_cycles_power_and_energy_belong_to_one_launch():
+    metrics = metrics_of(GEMM)
+    assert (metrics["cycles"].value, metrics["cycles"].better) == (3e6, "lower")
+    assert (metrics["power"].value, metrics["power"].label) == (600.0, "counter")
+    assert metrics["energy"].value == 1200.0
+    assert (metrics["energy_per_work"].value, metrics["energy_per_work"].unit) == (2.5e-9, "J/FLOP")
+    assert metrics["nvml_clock_ratio"].value == pytest.approx(1.1)
+
+
+def test_what_was_not_watched_is_unknown_with_the_telemetrys_reason():
+    missing = {"power_w": "NVML says not supported", "sm_clock_mhz": "no Triton"}
+    metrics = metrics_of(GEMM, telemetry=Telemetry(missing=missing))
+    for name in ("power", "energy", "energy_per_work"):
+        assert (metrics[name].value, metrics[name].reason) == (None, "NVML says not supported")
+    for name in ("cycles", "at_clock_ratio", "clock_ratio", "nvml_clock_ratio"):
+        assert (metrics[name].value, metrics[name].reason) == (None, "no Triton")
+    assert metrics["spec_ratio"].value == 0.6
+
+
+@pytest.mark.parametrize("case", [COPY, GEMM, Case("ping", {}, (), kind="latency"), Case("sqnr", {}, (), "quality")])
+@pytest.mark.parametrize("telemetry", [LOADED, Telemetry()])
+@pytest.mark.parametrize("sheet", [SHEET, NO_SHEET])
+@pytest.mark.parametrize("facts", [GPU, DeviceFacts("cpu", "Test CPU", "cpu")])
+def test_every_unknown_figure_has_a_reason_and_every_case_the_same_figures(case, telemetry, sheet, facts):
+    metrics = metrics_of(case, telemetry=telemetry, sheet=sheet, facts=facts)
+    assert all(bool(m.reason) == (m.value is None) for m in metrics.values())
+    assert {n for n in metrics if not n.startswith("rate")} == {
+        "time", "time_p50", "time_p99", "spec_ratio", "at_clock_ratio", "clock_ratio", "cycles",
+        "power", "energy", "energy_per_work", "l2_ratio", "nvml_clock_ratio",
+    }  # fmt: skip
+
+
+def test_the_bound_is_the_work_that_needs_the_longest_at_its_peak():
+    assert find_bound(GEMM, LOADED, SHEET).name == "bf16"
+    assert find_bound(SKINNY, LOADED, SHEET).name == "memory"
+
+
+def test_a_good_measurement_has_no_warnings():
+    assert warnings(COPY) == ()
+    assert warnings(GEMM) == ()
+
+
+def test_more_than_the_sms_can_do_is_implausible():
+    slower = Telemetry(settled=True, sm_clock_mhz=1.19)
+    assert warnings(GEMM, telemetry=slower) == (
+        "implausible: 100.8 % of what the SMs can do in the counted cycles, above 100.5 %. "
+        "Time, clock or work is wrong: do not use this figure.",
+    )
+    assert warnings(GEMM, telemetry=Telemetry(sm_clock_mhz=1.195)) == ()
+
+
+def test_more_than_the_memorys_peak_is_implausible():
+    case = Case("copy", {}, (Work(2200.0, "B", "memory", "read + write"),), footprint_bytes=10_000)
+    assert warnings(case) == (
+        "implausible: 1.100 kB/s over memory whose peak is 1.000 kB/s. "
+        "Time, byte count, caching or the peak is wrong: do not use this figure.",
+    )
+
+
+def test_a_clock_above_the_data_sheets_is_not_implausible():
+    faster = Samples((1.0,) * 4, 1, 4.0, "events", "stream")
+    assert metrics_of(GEMM, faster, Telemetry(sm_clock_mhz=2.5))["spec_ratio"].value == 1.2
+    assert warnings(GEMM, faster, Telemetry(sm_clock_mhz=2.5)) == ()
+
+
+def test_unsettled_and_starved_windows_are_warned_of():
+    samples = Samples((2.0,) * 50, 1, 100.0, "events", "stream", starved=3)
+    assert warnings(COPY, samples, Telemetry(settled=False, settle_s=15.0)) == (
+        "unsettled: power or clock still moved by 0.2 %/s or more after 15.0 s. "
+        "Compare temperature_start_c and temperature_end_c, or pre-heat longer.",
+        "starved: the launch queue had run dry before 3 of 50 groups, so host time may be in them. "
+        "Free the host's cores or launch through a graph.",
+    )
+
+
+def test_unknown_settling_is_no_warning():
+    assert warnings(COPY, telemetry=Telemetry(settled=None)) == ()
+
+
+def test_a_recalled_peak_is_warned_of():
+    case = Case("gemm", {"dtype": "fp8"}, (Work(480e9, "FLOP", "fp8", "2mnk"),))
+    assert warnings(case) == (
+        "unverified peak: 'fp8' of 'Test', 800.0 GFLOP/s, was recalled and read nowhere. "
+        "Check it against the data sheet and correct harness/specs.toml.",
+    )
+
+
+NO_THROTTLING = {"power_cap": 0.0, "sync_boost": 0.0, "thermal_sw": 0.0, "thermal_hw": 0.0, "brake_hw": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("throttle", "events", "power_w", "expected"),
+    [
+        ({}, {}, 690.0, "none"),
+        ({"power_cap": 0.19}, {}, 690.0, "none"),
+        ({"power_cap": 0.20}, {}, 665.0, "power"),
+        ({"power_cap": 0.97}, {}, 391.0, "power model"),
+        ({"power_cap": 0.97}, {}, None, "unknown"),
+        ({"power_cap": 0.97, "thermal_sw": 0.005, "thermal_hw": 0.005}, {}, 690.0, "thermal"),
+        ({"thermal_sw": 0.009}, {}, 690.0, "none"),
+        ({"power_cap": 0.97, "thermal_sw": 0.5, "brake_hw": 1e-6}, {}, 690.0, "brake"),
+        ({"sync_boost": 0.5}, {}, 300.0, "user's clock"),
+        ({}, {"applications_clocks": 1.0}, 300.0, "user's clock"),
+        ({"power_cap": 0.97}, {"applications_clocks": 1.0}, 690.0, "power"),
+    ],
+)
+def test_what_limits_is_told_by_the_counters(throttle, events, power_w, expected):
+    ratios = NO_THROTTLING | throttle
+    telemetry = Telemetry(throttle_ratio=ratios, event_ratio=events, power_w=power_w, power_limit_w=700.0)
+    assert limiting_factor(telemetry) == expected
+
+
+def test_missing_counters_leave_the_limit_unknown_but_not_what_the_others_say():
+    assert limiting_factor(Telemetry()) == "unknown"
+    assert limiting_factor(Telemetry(throttle_ratio={"power_cap": 0.0})) == "unknown"
+    assert limiting_factor(Telemetry(throttle_ratio={"thermal_hw": 0.5})) == "thermal"

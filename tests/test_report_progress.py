@@ -1,0 +1,138 @@
+"""Progress: events in, lines out; no terminal and no waiting."""
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.model import to_plain
+from harness.report.progress import Progress, ProgressState, finished_line, status_bar
+from tests import hand_made
+
+OTHER = hand_made.gemm_case(impl="triton")
+ORDER = {"event": "order", "order": {"profile": "quick"}}
+PLAN = {
+    "event": "plan",
+    "worker": 0,
+    "cases": [
+        {"family": "memory", "key": hand_made.COPY.key, "case": {}},
+        {"family": "gemm", "key": hand_made.GEMM.key, "case": {}},
+        {"family": "gemm", "key": OTHER.key, "case": {}},
+    ],
+}
+WARMED = {"event": "warmed", "worker": 0, "preheat": {}}
+
+
+def started(key: str) -> dict[str, Any]:
+    return {"event": "started", "worker": 0, "key": key, "limit_s": 120}
+
+
+def finished(record: object) -> dict[str, Any]:
+    return {"event": "finished", "record": to_plain(record)}
+
+
+class Clock:
+    """Tells the time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def after(*events: Mapping[str, Any]) -> ProgressState:
+    state = ProgressState()
+    for event in events:
+        state.apply(event, 0.0)
+    return state
+
+
+def test_before_a_plan_the_run_is_starting():
+    assert after(ORDER).status(2.0) == ("0 of 0 cases, 2.0 s elapsed", "starting, 2.0 s")
+
+
+def test_the_warm_up_is_said():
+    assert after(ORDER, PLAN).status(5.0) == ("0 of 3 cases, 5.0 s elapsed", "warming up, 5.0 s")
+
+
+def test_a_running_case_shows_its_number_and_its_limit():
+    how_far, doing = after(ORDER, PLAN, WARMED, started(hand_made.COPY.key)).status(2.0)
+    assert how_far == "0 of 3 cases, 2.0 s elapsed, about 16.0 s left"  # 3 cases of quick's 6 s, 2 s done
+    assert doing == f"case 1 of 3: {hand_made.COPY.key}, 2.0 s of at most 2 min"
+
+
+def test_time_left_comes_from_finished_cases_of_the_same_family():
+    state = after(ORDER, PLAN, WARMED, finished(hand_made.gemm_record()))
+    assert state.left_s(0.0) == pytest.approx(6.0 + 8.2)
+
+
+def test_a_second_worker_does_not_count_cases_twice():
+    rest = {**PLAN, "worker": 1, "cases": PLAN["cases"][1:]}
+    state = after(ORDER, PLAN, WARMED, finished(hand_made.copy_record()), rest)
+    assert (state.finished, state.total) == (1, 3)
+
+
+def test_a_worker_that_was_killed_is_said():
+    assert after(ORDER, PLAN).apply({"event": "ended", "worker": 0, "how": "signal 9"}, 0.0) == [
+        "worker 0 ended: signal 9"
+    ]
+
+
+def test_a_second_run_starts_counting_again():
+    state = ProgressState(runs=2)
+    assert state.apply(ORDER, 0.0) == ["run 1 of 2"]
+    state.apply(PLAN, 0.0)
+    state.apply(finished(hand_made.copy_record()), 0.0)
+    assert state.apply(ORDER, 9.0) == ["run 2 of 2"]
+    assert state.status(9.0)[0] == "run 2 of 2, 0 of 0 cases, 9.0 s elapsed"
+
+
+def test_a_finished_case_is_one_line():
+    assert finished_line(hand_made.gemm_record(), 3, 38) == (
+        f"[ 3/38] {hand_made.GEMM.key}  670.0 TFLOP/s  67.0 %  1343 MHz  695 W  "
+        "unsettled  3 of 50 samples throttled  unverified peak  (8.2 s)"
+    )
+
+
+def test_a_failed_case_says_why_in_one_line():
+    record = hand_made.without_figure(hand_made.COPY, "memory", "failed", "out of\nmemory \x1b[31m")
+    assert finished_line(record, 1, 1) == f"[1/1] {hand_made.COPY.key}  failed: out of memory \\x1b[31m"
+
+
+def test_without_a_terminal_there_is_a_plain_line_a_case():
+    out = io.StringIO()
+    with Progress(Console(file=out, width=20, color_system=None), clock=Clock()) as progress:
+        for event in (ORDER, PLAN, WARMED, started(hand_made.COPY.key), finished(hand_made.copy_record())):
+            progress.handle(event)
+    assert out.getvalue() == (f"warming up\n[1/3] {hand_made.COPY.key}  3.000 TB/s  75.0 %  1979 MHz  600 W  (4.0 s)\n")
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 30, 61, 64, 80, 200])
+def test_a_terminal_of_any_width_is_drawn(width: int):
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=5, force_terminal=True)
+    with Progress(console, clock=Clock()) as progress:
+        for event in (ORDER, PLAN, WARMED, started(hand_made.GEMM.key), finished(hand_made.gemm_record())):
+            progress.handle(event)
+    assert hand_made.GEMM.key in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s", "", out.getvalue())
+
+
+def test_the_bar_disappears_where_there_is_no_room():
+    assert status_bar(1, 2, 20) == ""
+    assert status_bar(0, 0, 100) == ""
+    assert status_bar(1, 2, 68) == "████░░░░"
+
+
+def test_odd_events_are_passed_over():
+    state = after(ORDER, {"event": "something new"}, {"event": "interrupted", "reason": "signal 15"})
+    assert state.total == 0
+
+
+def test_an_unplanned_record_is_counted_too():
+    state = after(ORDER, PLAN, finished(replace(hand_made.all_reduce_record(), wall_s=None)))
+    assert (state.finished, state.total) == (1, 4)

@@ -1,0 +1,245 @@
+"""The summary on a terminal, compared whole. Widths are fixed, colour is off."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from harness.model import Fact, Metric, Order, Run
+from harness.report.summary import summarize
+from harness.report.terminal import print_summary
+from tests import hand_made
+
+
+def printed(runs: Sequence[Run], files: Sequence[str] = (), width: int = 100) -> str:
+    out = io.StringIO()
+    for summary in summarize(runs, files):
+        print_summary(summary, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+def test_a_run_on_a_gpu_is_printed_whole():
+    assert (
+        printed([hand_made.full_run()], ["out/0001.json"])
+        == """\
+╭─ ofpeak 0.1.0 ─────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                    │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9         │
+│ power     limit 700 W (default 700 W), ECC on                                      │
+│ card      c0ffee                                                                   │
+│ run       profile quick, 2026-01-02T03:04:05Z                                      │
+│ peaks     exact data sheet row 'Test SXM'                                          │
+│           memory 4.000 TB/s, bf16 1000 TFLOP/s (unverified)                        │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
+╰────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                          of     at     MHz true       pJ per  limited
+        rate  ± 95 %    spec  clock       / NVML    W       B  by
+copy/bytes=4294967296,impl=torch (4 GiB)
+  3.000 TB/s  0.10 %  75.0 %      –  1979 / 1980  600   200.0  none
+  share of the traffic that L2 could serve: at most 1.0 %
+
+gemm
+                             of      at  cycles a     MHz true       pJ per  limited
+           rate  ± 95 %    spec   clock    launch       / NVML    W    FLOP  by
+gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192
+  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %   2.200 M  1343 / 1471  695   1.037  power    ~ ¹ ?
+  ~  unsettled: power still moved
+  ?  unverified peak: 'bf16' was recalled
+  ¹  3 of 50 samples throttled
+
+collectives
+                                   of     at  MHz true     pJ per  limited
+        rate             ± 95 %  spec  clock    / NVML  W       B  by
+all_reduce/bytes=1073741824,dtype=bf16 (1 GiB)
+  300.0 GB/s  bus        0.10 %     –      –         –  –       –  –
+  150.0 GB/s  algorithm
+  no share of a peak (1 case): the algorithm is not known
+
+not measured, and why
+  failed, 1 case: wrong result: 10.0 dB, at least 30 dB asked
+    gemm/dtype=bf16,impl=triton,k=8192,m=8192,n=8192
+  not applicable, 4 cases: fp8 needs compute capability 8.9
+    gemm/dtype=fp8_e4m3,impl=torch|triton,k=8192,m=8192,n=8192|8448
+
+run file: out/0001.json
+"""
+    )
+
+
+def test_a_run_without_peaks_telemetry_or_a_gpu_shows_dashes_and_why():
+    run = hand_made.cpu_run(hand_made.cpu_copy_record(), hand_made.checked_record())
+    assert (
+        printed([run], ["out/0001.json"])
+        == """\
+╭─ ofpeak 0.1.0 ─────────────────────────────────────────────────────────────────────╮
+│ device    Test CPU                                                                 │
+│ software  torch 2.13.0, triton 3.7.1                                               │
+│ run       profile smoke, 2026-01-02T03:04:05Z                                      │
+│ peaks     none: no data sheet for 'Test CPU'; peak ratios are left empty           │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
+╰────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                                                             of    at MHz true   pJ per limited
+case                                           rate ± 95 % spec clock   / NVML W      B by
+copy/bytes=4294967296,impl=torch (4 GiB) 10.00 GB/s 0.10 %    –     –        – –      – –
+  no share of a peak (1 case): no data sheet for 'Test CPU'; peak ratios are left empty
+  no true clock, NVML clock, power (1 case): no NVIDIA device
+
+checked, not timed
+  1 case: Triton's interpreter on a CPU: correctness only
+    copy/bytes=4096,impl=triton
+
+run file: out/0001.json
+"""
+    )
+
+
+def test_a_set_shows_medians_and_the_spread_between_runs():
+    assert (
+        printed(hand_made.set_of_three(), ["s/1.json", "s/2.json", "s/3.json"])
+        == """\
+╭─ ofpeak 0.1.0 ───────────────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                              │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9                   │
+│ power     limit 700 W (default 700 W), ECC on                                                │
+│ card      c0ffee                                                                             │
+│ runs      profile quick × 3; 2026-01-02T01:00:00Z to 2026-01-02T03:00:00Z; medians over runs │
+│ peaks     exact data sheet row 'Test SXM'                                                    │
+│           memory 4.000 TB/s                                                                  │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)           │
+╰──────────────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                 sd over      of     at     MHz true       pJ per  limited
+        rate        runs    spec  clock       / NVML    W       B  by
+copy/bytes=4294967296,impl=torch (4 GiB)
+  3.000 TB/s  3.33 % (3)  75.0 %      –  1979 / 1980  600   200.0  none
+  share of the traffic that L2 could serve: at most 1.0 %
+
+3 run files in: s
+"""
+    )
+
+
+def test_an_empty_run_says_that_nothing_was_measured():
+    assert (
+        printed([hand_made.gpu_run()], ["e.json"])
+        == """\
+╭─ ofpeak 0.1.0 ─────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                    │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9         │
+│ power     limit 700 W (default 700 W), ECC on                                      │
+│ card      c0ffee                                                                   │
+│ run       profile quick, 2026-01-02T03:04:05Z                                      │
+│ peaks     exact data sheet row 'Test SXM'                                          │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
+╰────────────────────────────────────────────────────────────────────────────────────╯
+
+nothing was measured
+
+run file: e.json
+"""
+    )
+
+
+def test_a_narrow_terminal_gets_sentences():
+    run = hand_made.gpu_run(hand_made.copy_record(), hand_made.gemm_record())
+    assert (
+        printed([run], ["out/0001.json"], width=50)
+        == """\
+╭─ ofpeak 0.1.0 ─────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute        │
+│           capability 9.0, 100 GiB              │
+│ software  driver 580.1, CUDA 13.0, torch       │
+│           2.13.0, triton 3.7.1, NCCL 2.28.9    │
+│ power     limit 700 W (default 700 W), ECC on  │
+│ card      c0ffee                               │
+│ run       profile quick, 2026-01-02T03:04:05Z  │
+│ peaks     exact data sheet row 'Test SXM'      │
+│           memory 4.000 TB/s, bf16 1000 TFLOP/s │
+│           (unverified)                         │
+│ units     dense peaks; SI rates (1 GB/s = 1e9  │
+│           B/s); binary sizes (1 MiB = 2**20 B) │
+╰────────────────────────────────────────────────╯
+
+memory  counted: read + write
+copy/bytes=4294967296,impl=torch (4 GiB)
+  3.000 TB/s, ± 0.10 %, 75.0 % of spec, – at
+  clock, 1979 / 1980 MHz true / NVML, 600 W, 200.0
+  pJ per B, limited by none
+  share of the traffic that L2 could serve: at
+     most 1.0 %
+
+gemm
+gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192
+  670.0 TFLOP/s, ± 0.20 %, 67.0 % of spec, 92.0 %
+  at clock, 2.200 M cycles a launch, 1343 / 1471
+  MHz true / NVML, 695 W, 1.037 pJ per FLOP,
+  limited by power, ~ ¹ ?
+  ~  unsettled: power still moved
+  ?  unverified peak: 'bf16' was recalled
+  ¹  3 of 50 samples throttled
+
+run file: out/0001.json
+"""
+    )
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 13, 21, 34, 55, 79, 80, 81, 99, 120, 160, 300])
+def test_no_width_cuts_a_key(width: int):
+    squeezed = "".join(printed([hand_made.full_run()], width=width).split())
+    for key in (hand_made.COPY.key, hand_made.GEMM.key, hand_made.gemm_case(impl="triton").key):
+        assert key in squeezed
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_lines_of_a_table_fit_the_terminal(width: int):
+    assert max(map(len, printed([hand_made.full_run()], width=width).splitlines())) <= width
+
+
+def test_hostile_text_moves_no_cursor_and_is_no_markup():
+    hostile = "[red]\x1b[2J\r\n\u202e[/red]:smile:"
+    record = replace(
+        hand_made.gemm_record(),
+        key=f"gemm/{hostile}",
+        family=hostile,
+        warnings=(f"odd{hostile}", f"starved: {hostile}"),
+    )
+    failed = hand_made.without_figure(hand_made.COPY, hostile, "failed", hostile)
+    run = replace(
+        hand_made.gpu_run(record, failed, created_at=hostile),
+        suite_version=hostile,
+        partial=hostile,
+        device=replace(hand_made.GPU, name=hostile),
+        environment={"driver": Fact(hostile), "card": Fact(hostile)},
+        order=Order(profile=hostile, only=(hostile,)),
+    )
+    out = io.StringIO()
+    for summary in summarize([run], [hostile]):
+        print_summary(summary, Console(file=out, width=400, force_terminal=True, color_system=None))
+    text = out.getvalue()
+    assert not {c for c in text if not c.isprintable()} - {"\n"}
+    assert text.count("[red]\\x1b[2J \\u202e[/red]:smile:") == 14
+
+
+def test_runs_of_two_cards_are_never_one_median():
+    first, second, _ = hand_made.set_of_three()
+    other = replace(second, environment={**second.environment, "card": Fact("another")})
+    assert [summary.runs for summary in summarize([first, other])] == [1, 1]
+
+
+def test_the_bytes_of_a_gemm_appear_only_where_they_bind():
+    record = hand_made.gemm_record()
+    moved = hand_made.rate(1e12, name="rate.once", label="operands once")
+    by_compute = replace(record, metrics=(*record.metrics, moved))
+    assert "operands once" not in printed([hand_made.gpu_run(by_compute)])
+    others = tuple(m for m in by_compute.metrics if m.name != "spec_ratio")
+    by_memory = replace(record, metrics=(*others, Metric("spec_ratio", 0.25, "", label="memory")))
+    text = printed([hand_made.gpu_run(by_memory)], width=160)
+    assert "1.000 TB/s  operands once" in text
+    assert "25.0 % memory" in text

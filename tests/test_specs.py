@@ -1,0 +1,440 @@
+"""The spec table against first principles, and the look-up against everything that could pass for a match."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import specs
+from harness.model import DeviceFacts
+from harness.units import GIB, MIB
+
+ROWS = {gpu.name: gpu for gpu in specs.gpus()}
+TENSOR_DTYPES = ("tf32", "fp16", "bf16", "fp8", "fp6", "int8", "fp4")
+
+H200 = DeviceFacts(
+    kind="cuda",
+    name="NVIDIA H200",
+    torch_device="cuda:0",
+    gpu_count=1,
+    compute_capability=(9, 0),
+    sm_count=132,
+    memory_bytes=143771 * MIB,
+    l2_bytes=60 * MIB,
+    max_sm_clock_mhz=1980.0,
+    memory_clock_mhz=3201.0,
+    memory_bus_bits=6016,
+)
+UNKNOWN = replace(H200, name="NVIDIA X1")
+
+# Where a document and first principles are more than 1 % apart, and why. Every entry must be needed.
+EXCEPTIONS = {
+    ("B100 (HGX)", "*"): "no SM count, clock or data rate is published",
+    ("L40S", "fp16"): "the datasheet takes FP16 at 2490 MHz (the L40's clock), FP8 and FP32 at 2520",
+    ("L40S", "bf16"): "as FP16",
+    ("H800 SXM5 80GB", "fp64"): "cut for export rules; no rate explains 1 TFLOP/s",
+    ("H800 SXM5 80GB", "fp64_tensor"): "as FP64",
+    ("H20 96GB", "fp64"): "cut for export rules; no rate explains 1 TFLOP/s",
+    ("H20 96GB", "fp32"): "44 TFLOP/s needs 2.20 GHz on 78 SMs: unresolved",
+    ("H20-3e 141GB", "fp64"): "as H20",
+    ("H20-3e 141GB", "fp32"): "as H20",
+    ("H200 SXM 141GB", "fp64"): "33.45 is printed as 34",
+    ("GH200 96GB HBM3", "fp64"): "33.45 is printed as 34",
+    ("GH200 144GB HBM3e", "fp64"): "33.45 is printed as 34",
+    ("B300 (HGX/DGX)", "fp64"): "1.20 per GPU is printed as 10 TFLOP/s for eight",
+    ("B300 (HGX/DGX)", "fp64_tensor"): "as FP64",
+    ("B300 (HGX/DGX)", "fp32"): "quoted at 1980 MHz, below the driver's maximum of 2032",
+    ("B300 (HGX/DGX)", "int8"): "runs on the CUDA cores (dp4a) and is quoted at their clock of 2026 MHz",
+    ("B300 (HGX/DGX)", "memory"): "61.4 TB/s of eight GPUs is printed as 62",
+    ("GB300 (per GPU, NVL72)", "fp32"): "quoted at about 2056 MHz; neither clock is published",
+    ("GB300 (per GPU, NVL72)", "int8"): "runs on the CUDA cores (dp4a); would need 2120 MHz",
+}
+
+
+def clock_mhz(gpu, dtype):
+    """The clock a peak is quoted at: published, or for the tensor peaks the one that the FP16 (or FP4) peak implies."""
+    implied = gpu.quoted_clock_mhz("fp16") or gpu.quoted_clock_mhz("fp4")
+    tensor = gpu.value("clock_mhz.tensor") or implied
+    return tensor if dtype in TENSOR_DTYPES else gpu.value("clock_mhz.max") or tensor
+
+
+def first_principles(gpu, figure):
+    """The peak that SMs, rate and clock, or bus and data rate, give; `None` where a factor is unknown."""
+    if figure == "memory":
+        factors = (gpu.value("memory.bus_bits"), gpu.value("memory.gbit_per_s_per_pin"), 1 / 8)
+    else:
+        factors = (gpu.value("sm_count"), gpu.flop_per_clock_per_sm.get(figure), clock_mhz(gpu, figure), 1e-6)
+    if None in factors:
+        return None
+    product = 1.0
+    for factor in factors:
+        product *= factor
+    return product
+
+
+def stored_peaks():
+    for gpu in specs.gpus():
+        yield gpu, "memory", gpu.value("memory.gb_per_s")
+        for dtype in specs.DTYPES:
+            if gpu.value(dtype) is not None:
+                yield gpu, dtype, gpu.value(dtype)
+
+
+def raw_rows():
+    return tomllib.loads(Path(specs.__file__).with_name("specs.toml").read_text(encoding="utf-8"))["gpu"]
+
+
+def test_the_table_has_46_gpus_with_names_of_their_own():
+    nvml_names = [name for gpu in specs.gpus() for name in gpu.nvml_names]
+    assert len(specs.gpus()) == len(ROWS) == 46
+    assert len(set(nvml_names)) == len(nvml_names)
+
+
+def test_every_stored_peak_follows_from_first_principles_within_1_percent():
+    off = {}
+    for gpu, figure, stored in stored_peaks():
+        computed = first_principles(gpu, figure)
+        if (gpu.name, "*") in EXCEPTIONS:
+            assert computed is None
+        elif computed is None or abs(stored / computed - 1) > 0.01:
+            off[gpu.name, figure] = (stored, computed)
+    assert set(off) == {key for key in EXCEPTIONS if key[1] != "*"}, off
+
+
+def test_the_b100s_peaks_stand_in_the_ratios_of_its_chip():
+    """Without an SM count only the dtypes' ratios can be checked; 1.8 PFLOP/s sparse TF32 is a rounded 1.75."""
+    gpu = ROWS["B100 (HGX)"]
+    for dtype in TENSOR_DTYPES:
+        expected = 1750 * gpu.flop_per_clock_per_sm[dtype] / gpu.flop_per_clock_per_sm["bf16"]
+        assert gpu.value(dtype) == pytest.approx(expected, rel=0.03)
+
+
+def test_no_stored_tensor_peak_is_a_sparse_one():
+    """A sparse figure would imply twice the clock: above what the driver allows, or any GPU here reaches."""
+    for gpu, figure, _ in stored_peaks():
+        implied_mhz = gpu.quoted_clock_mhz(figure) if figure in TENSOR_DTYPES else None
+        if implied_mhz is not None:
+            highest_mhz = gpu.value("clock_mhz.max") or gpu.value("clock_mhz.tensor") or 2700
+            assert implied_mhz <= 1.01 * highest_mhz, (gpu.name, figure)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "dense", "sparse"),
+    [
+        ("H100 SXM5 80GB", "bf16", 989.4, 1979),
+        ("H100 SXM5 80GB", "fp8", 1978.9, 3958),
+        ("H200 SXM 141GB", "tf32", 494.5, 989),
+        ("L4", "fp16", 121, 242),
+        ("RTX A6000", "bf16", 154.8, 309.7),
+        ("A100 SXM4 80GB", "bf16", 312, 624),
+        ("B200 (HGX/DGX)", "bf16", 2250, 4500),
+        ("GB200 (per GPU, NVL72/NVL4)", "fp4", 10000, 20000),
+        ("GB10 (DGX Spark)", "fp4", 500, 1000),
+    ],
+)
+def test_the_dense_figure_is_stored_where_the_document_prints_the_sparse_one(name, dtype, dense, sparse):
+    assert ROWS[name].value(dtype) == dense != sparse
+
+
+@pytest.mark.parametrize(("name", "fp16_accumulate"), [("RTX 3090", 142), ("RTX 4090", 330.3), ("RTX 5090", 419)])
+def test_geforce_peaks_are_those_of_fp32_accumulation(name, fp16_accumulate):
+    assert ROWS[name].value("fp16") == pytest.approx(fp16_accumulate / 2, rel=0.01)
+
+
+def test_no_figure_is_zero():
+    for gpu in specs.gpus():
+        assert all(figure.value > 0 for figure in gpu.figures.values()), gpu.name
+
+
+def test_every_name_in_a_provenance_list_is_a_figure_of_its_row_and_listed_once():
+    for row in raw_rows():
+        figures = set(ROWS[row["name"]].figures)
+        known = figures | {figure.split(".")[0] for figure in figures}
+        listed = [name for p in ("read", "second_hand", "recalled", "derived") for name in row.get(p, [])]
+        assert set(listed) <= known, row["name"]
+        assert len(set(listed)) == len(listed), row["name"]
+
+
+def test_provenance_is_per_figure():
+    h200 = ROWS["H200 SXM 141GB"].figures
+    assert h200["memory.bus_bits"].provenance == "read"
+    assert h200["bf16"].provenance == "second_hand"
+    assert h200["clock_mhz.tensor"].provenance == "derived"
+    assert ROWS["A800 SXM4 80GB"].figures["nvlink.links"].provenance == "second_hand"
+
+
+def test_a_recalled_figure_is_not_verified():
+    facts = replace(H200, name="NVIDIA H100 NVL", memory_bytes=94 * GIB)
+    peaks = specs.lookup(facts).peaks
+    assert peaks["bf16"].is_verified
+    assert not peaks["fp8"].is_verified
+    assert not peaks["memory"].is_verified
+
+
+def test_no_peak_of_a_row_whose_clock_is_recalled_is_called_derived():
+    """The Max-Q's and Thor's tensor peaks are computed, but from recalled clocks: that verifies nothing."""
+    for name, dtype in (
+        ("RTX PRO 6000 Blackwell Max-Q Workstation Edition", "bf16"),
+        ("Jetson AGX Thor (T5000)", "fp8"),
+    ):
+        assert ROWS[name].figures[dtype].provenance == "recalled"
+
+
+def test_every_row_finds_itself_by_each_of_its_names():
+    for gpu in specs.gpus():
+        for name in gpu.nvml_names:
+            facts = DeviceFacts(
+                kind="cuda",
+                name=name,
+                torch_device="cuda:0",
+                compute_capability=gpu.compute_capability,
+                sm_count=gpu.value("sm_count") and int(gpu.value("sm_count")),
+                memory_bytes=int(gpu.value("memory.size_gib") * GIB),
+            )
+            sheet = specs.lookup(facts)
+            assert (sheet.gpu, sheet.match) == (gpu.name, "exact")
+            assert specs.chip_rates(facts) == sheet.flop_per_clock_per_sm
+
+
+def test_a_real_h200_gets_the_peaks_of_its_data_sheet():
+    sheet = specs.lookup(H200)
+    assert (sheet.gpu, sheet.match, sheet.reason, sheet.sm_count) == ("H200 SXM 141GB", "exact", "", 132)
+    assert sheet.peaks["memory"].value == 4.8e12
+    assert sheet.peaks["bf16"].value == 989.5e12
+    assert sheet.peaks["fp8"].value == 1979e12
+    assert sheet.peaks["bf16"].clock_mhz == pytest.approx(1830, abs=1)
+    assert sheet.peaks["nvlink"].value == 450e9
+    assert sheet.peaks["nvlink_both"].value == 900e9
+    assert "host_link" not in sheet.peaks
+    assert "fp4" not in sheet.peaks
+    assert sheet.flop_per_clock_per_sm["bf16"] == 4096
+
+
+def test_a_peak_is_its_clock_times_rate_times_sms():
+    """So that spec_ratio = at_clock_ratio x clock_ratio holds exactly, also where two clocks are mixed."""
+    for gpu in specs.gpus():
+        for dtype in specs.DTYPES:
+            quoted_mhz = gpu.quoted_clock_mhz(dtype)
+            if quoted_mhz is not None:
+                flop_per_s = gpu.value("sm_count") * gpu.flop_per_clock_per_sm[dtype] * quoted_mhz * 1e6
+                assert flop_per_s == pytest.approx(gpu.value(dtype) * 1e12, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown_mib"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 81920),
+        ("NVIDIA B200", 183359),
+        ("NVIDIA GB200", 189471),
+        ("NVIDIA B300 SXM6 AC", 275040),
+        ("NVIDIA GB300", 284208),
+        ("NVIDIA A10", 23028),  # 24 GiB less ECC, which GDDR keeps in the memory itself
+        ("NVIDIA L40S", 46068),
+        ("Tesla T4", 15360),
+        ("NVIDIA GeForce RTX 4090", 24564),
+        ("Orin", 61 * 1024),  # what the system leaves of a pool that the CPU shares
+    ],
+)
+def test_memory_a_little_under_the_data_sheet_is_a_match(name, shown_mib):
+    gpu = specs.find(name)
+    facts = DeviceFacts("cuda", name, "cuda:0", sm_count=int(gpu.value("sm_count")), memory_bytes=shown_mib * MIB)
+    assert specs.lookup(facts).match == "exact"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H2",
+        "NVIDIA H200 ",
+        "nvidia h200",
+        "H200",
+        "NVIDIA H100",
+        "NVIDIA H20 NVL16",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA A10M",
+        "NVIDIA RTX A1000",
+        "NVIDIA T400",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 5090 D v2",
+    ],
+)
+def test_a_near_name_is_not_a_match(name):
+    assert specs.find(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("NVIDIA H20", "H20 96GB"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA B200", "B200 (HGX/DGX)"),
+        ("NVIDIA GB200", "GB200 (per GPU, NVL72/NVL4)"),
+        ("NVIDIA H200 NVL", "H200 NVL 141GB"),
+    ],
+)
+def test_names_inside_each_other_find_their_own_row(name, row):
+    assert specs.find(name).name == row
+
+
+def test_another_sm_count_falls_back_to_derivation():
+    sheet = specs.lookup(replace(H200, sm_count=100))
+    assert (sheet.gpu, sheet.match) == (None, "derived")
+    assert sheet.reason == (
+        "'NVIDIA H200' differs from its data sheet: 100 SMs, not 132; "
+        "compute and memory peaks are derived from its own SMs, clocks and bus"
+    )
+    assert sheet.peaks["bf16"].value == 100 * 4096 * 1980e6
+    assert sheet.peaks["bf16"].clock_mhz == 1980
+    assert sheet.peaks["bf16"].provenance == "derived"
+
+
+def test_another_memory_size_falls_back_to_derivation():
+    """A DGX Station's GPU is a `NVIDIA GB300` too, with 252 of the NVL72's 279 GiB and 7.1 TB/s."""
+    facts = DeviceFacts(
+        "cuda",
+        "NVIDIA GB300",
+        "cuda:0",
+        compute_capability=(10, 3),
+        sm_count=152,
+        memory_bytes=251 * GIB,
+        memory_clock_mhz=3996,
+        memory_bus_bits=7168,
+    )
+    sheet = specs.lookup(facts)
+    assert sheet.match == "derived"
+    assert "251.0 GiB of memory, not 279" in sheet.reason
+    assert sheet.peaks["memory"].value == pytest.approx(7.161e12, rel=1e-4)
+    assert "bf16" not in sheet.peaks  # no clock is known
+    assert "nvlink" not in sheet.peaks
+
+
+def test_an_unknown_gpu_gets_peaks_from_its_own_facts():
+    sheet = specs.lookup(UNKNOWN)
+    assert (sheet.gpu, sheet.match) == (None, "derived")
+    assert sheet.reason.startswith("no entry for 'NVIDIA X1' in harness/specs.toml; ")
+    assert sheet.peaks["memory"].value == pytest.approx(4814.3e9, rel=1e-4)
+    assert sheet.peaks["fp8"].value == 132 * 8192 * 1980e6
+    assert not {"nvlink", "nvlink_both", "host_link"} & set(sheet.peaks)
+
+
+def test_a_full_hbm_bus_warns_that_part_of_it_may_be_unused():
+    full = specs.lookup(replace(UNKNOWN, memory_bus_bits=6144)).peaks["memory"]
+    assert "may report the full HBM bus" in full.source
+    assert specs.lookup(UNKNOWN).peaks["memory"].source == "2 x 3201 MHz x 6016 bit / 8"
+
+
+def test_unknown_or_zero_facts_leave_their_peak_absent():
+    for clock in (None, 0.0):
+        sheet = specs.lookup(replace(UNKNOWN, memory_clock_mhz=clock))
+        assert "memory" not in sheet.peaks
+        assert "bf16" in sheet.peaks
+        sheet = specs.lookup(replace(UNKNOWN, max_sm_clock_mhz=clock))
+        assert set(sheet.peaks) == {"memory"}
+    assert "memory" not in specs.lookup(replace(UNKNOWN, memory_bus_bits=0)).peaks
+
+
+def test_an_unknown_gpu_with_unknown_facts_has_no_peaks():
+    sheet = specs.lookup(DeviceFacts("cuda", "NVIDIA X1", "cuda:0"))
+    assert (sheet.gpu, sheet.match, dict(sheet.peaks)) == (None, "none", {})
+    assert sheet.reason == (
+        "no entry for 'NVIDIA X1' in harness/specs.toml, and no peak follows from its own facts; "
+        "peak ratios are left empty. Add an entry."
+    )
+
+
+def test_an_unknown_compute_capability_has_no_rates():
+    sheet = specs.lookup(replace(UNKNOWN, compute_capability=(6, 1)))
+    assert set(sheet.peaks) == {"memory"}
+    assert sheet.flop_per_clock_per_sm == {}
+
+
+def test_an_exact_name_with_unknown_facts_says_what_was_not_confirmed():
+    sheet = specs.lookup(DeviceFacts("cuda", "NVIDIA H200", "cuda:0"))
+    assert sheet.match == "exact"
+    assert sheet.reason == "matched by name; not confirmed: SM count, memory size"
+    assert sheet.sm_count == 132
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "dtype", "rate"),
+    [
+        ("NVIDIA GeForce RTX 4090 D", (8, 9), "bf16", 512),
+        ("NVIDIA GeForce RTX 4090 D", (8, 9), "int8", 2048),
+        ("NVIDIA GeForce RTX 5070", (12, 0), "fp8", 1024),
+        ("NVIDIA GeForce RTX 5070", (12, 0), "fp4", 4096),
+        ("NVIDIA RTX 5000 Ada Generation", (8, 9), "bf16", 1024),
+        ("NVIDIA L40G", (8, 9), "bf16", 1024),
+        ("NVIDIA L40", (8, 9), "int8", 1024),
+        ("NVIDIA H20 NVL16", (9, 0), "bf16", 1024),
+        ("NVIDIA H200 X", (9, 0), "bf16", 4096),
+    ],
+)
+def test_a_cut_chip_is_known_by_a_whole_word_of_its_name(name, capability, dtype, rate):
+    assert specs.chip_rates(replace(UNKNOWN, name=name, compute_capability=capability))[dtype] == rate
+
+
+def test_turing_geforce_has_no_tensor_rates():
+    rates = specs.chip_rates(replace(UNKNOWN, name="NVIDIA GeForce GTX 1660", compute_capability=(7, 5)))
+    assert "fp16" not in rates
+
+
+@pytest.mark.parametrize(("name", "mig"), [("NVIDIA H200", True), ("NVIDIA H200 MIG 1g.18gb", False)])
+def test_a_mig_instance_has_no_peaks_but_the_rates_of_its_sms(name, mig):
+    sheet = specs.lookup(replace(H200, name=name, mig=mig, sm_count=16))
+    assert (sheet.match, dict(sheet.peaks)) == ("none", {})
+    assert sheet.reason.startswith("MIG instance: ")
+    assert (sheet.sm_count, sheet.flop_per_clock_per_sm["bf16"]) == (16, 4096)
+
+
+def test_a_virtual_gpu_has_no_peaks():
+    sheet = specs.lookup(replace(H200, name="NVIDIA H100XM-80C"))
+    assert (sheet.match, dict(sheet.peaks)) == ("none", {})
+    assert sheet.reason.startswith("virtual GPU: ")
+
+
+def test_a_cpu_has_no_peaks():
+    sheet = specs.lookup(DeviceFacts("cpu", "AMD EPYC 9654", "cpu"))
+    assert (sheet.gpu, sheet.match, dict(sheet.peaks)) == (None, "none", {})
+    assert sheet.reason == "peaks are known for NVIDIA GPUs only; this device is a CPU"
+
+
+def test_memory_shared_with_the_cpu_is_never_derived():
+    """Jetson drivers report 0 or wrong memory clocks and buses."""
+    facts = replace(UNKNOWN, name="Orin (nvgpu)", compute_capability=(8, 7), memory_clock_mhz=1300, memory_bus_bits=64)
+    assert "memory" not in specs.lookup(facts).peaks
+
+
+def test_a_superchip_has_a_host_link_in_place_of_pcie():
+    facts = replace(H200, name="NVIDIA GH200 480GB", memory_bytes=97871 * MIB)
+    assert specs.lookup(facts).peaks["host_link"].value == 450e9
+    assert {gpu.name for gpu in specs.gpus() if gpu.value("nvlink_c2c.gb_per_s_both")} == {
+        "GH200 96GB HBM3",
+        "GH200 144GB HBM3e",
+    }
+
+
+def test_nvlink_through_a_bridge_says_so():
+    facts = replace(H200, name="NVIDIA A100 80GB PCIe", compute_capability=(8, 0), sm_count=108, memory_bytes=80 * GIB)
+    assert specs.lookup(facts).peaks["nvlink"].source.endswith("NVLink 3, 12 links, through a bridge, one way.")
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "gb_per_s"),
+    [(1, 16, 4.0), (3, 16, 15.75), (4, 16, 31.5), (5, 16, 63.0), (5, 8, 31.5), (6, 16, 121.0), (4, 1, 1.969)],
+)
+def test_a_pcie_link_is_counted_one_way_after_line_encoding(generation, lanes, gb_per_s):
+    peak = specs.pcie_peak(generation, lanes)
+    assert peak.value == pytest.approx(gb_per_s * 1e9, rel=1e-3)
+    assert peak.unit == "B"
+    assert f"PCIe Gen{generation} x{lanes}, one way" in peak.source
+
+
+@pytest.mark.parametrize(("generation", "lanes"), [(None, 16), (5, None), (0, 16), (5, 0), (9, 16)])
+def test_an_unknown_pcie_link_has_no_peak(generation, lanes):
+    assert specs.pcie_peak(generation, lanes) is None

@@ -1,0 +1,262 @@
+"""Intervals, slopes and power fits on series small enough to check in the head, and on one real recording."""
+
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from harness.statistics import (
+    counter_power,
+    hold_mean,
+    is_settled,
+    mean_interval,
+    percentile,
+    pytest_benchmark_stats,
+    rate_interval,
+    slope_per_s,
+)
+
+# Recorded on an NVIDIA H200, driver 580.159.04, while polling every few milliseconds: 1 s idle, 6 s of a bf16
+# 8192 x 8192 x 8192 GEMM on random data, 1 s idle. Columns: time s (from the first row), energy counter mJ,
+# PowerUsage mW (a one-second average), instant power mW (field 186), average power mW (field 185), SM clock MHz,
+# memory clock MHz, event reasons, temperature C.
+RECORDING = json.loads((Path(__file__).parent / "data" / "nvml_during_gemm_h200.json").read_text())
+LOAD_START_S, LOAD_END_S = 1.13, 7.03
+
+TIMES_S = [row[0] for row in RECORDING]
+ENERGIES_J = [row[1] / 1000 for row in RECORDING]
+USAGE_W = [row[2] / 1000 for row in RECORDING]
+INSTANT_W = [row[3] / 1000 for row in RECORDING]
+
+SETTLED_WINDOWS = [(3.13, 7.0), (3.2, 6.8), (3.5, 6.5), (4.0, 7.0), (5.0, 7.0), (3.2, 5.2)]
+
+
+def ticking_counter(power_w, seconds, poll_s=0.004, refresh_s=0.1, start_j=0.0):
+    """A counter that refreshes every 100 ms, polled every 4 ms."""
+    polls = [i * poll_s for i in range(int(seconds / poll_s) + 1)]
+    return polls, [start_j + power_w * refresh_s * math.floor(t / refresh_s + 1e-9) for t in polls]
+
+
+def test_interval_of_equal_values_has_no_width():
+    assert mean_interval([2.0] * 8) == (2.0, 2.0)
+
+
+def test_interval_of_four_values_is_students():
+    # Mean 2, standard deviation 2 / sqrt(3), so the error of the mean is 1 / sqrt(3); t(3) at 97.5 % is 3.182.
+    low, high = mean_interval([1.0, 1.0, 3.0, 3.0])
+    assert (low + high) / 2 == 2.0
+    assert (high - low) / 2 == pytest.approx(3.182 / math.sqrt(3), rel=1e-3)
+
+
+def test_interval_needs_four_values():
+    assert mean_interval([1.0, 1.1, 0.9]) is None
+    assert rate_interval(1.0, [1.0, 1.1, 0.9]) is None
+
+
+def test_interval_widens_when_neighbours_are_alike():
+    mixed, sorted_by_time = [1.0, 2.0] * 50, [1.0] * 50 + [2.0] * 50
+    assert mean_interval(mixed).high == pytest.approx(1.5)
+    assert mean_interval(sorted_by_time).high > 1.8
+
+
+def test_interval_covers_the_mean_of_a_wandering_series_more_often_than_the_textbooks():
+    rng = random.Random(1)
+    covered = textbook = 0
+    for _ in range(400):
+        value, series = 0.0, []
+        for _ in range(200):
+            value = 0.7 * value + rng.gauss(0, 1)
+            series.append(100 + value)
+        low, high = mean_interval(series)
+        covered += low <= 100 <= high
+        textbook += abs(statistics.fmean(series) - 100) <= 1.972 * statistics.stdev(series) / math.sqrt(200)
+    assert covered / 400 > 0.88
+    assert textbook / 400 < 0.70
+
+
+def test_rate_interval_is_the_amount_over_the_times():
+    low, high = mean_interval([1.0, 1.0, 1.1, 0.9, 1.0, 1.0])
+    assert rate_interval(6.0, [1.0, 1.0, 1.1, 0.9, 1.0, 1.0]) == (6.0 / high, 6.0 / low)
+
+
+def test_rate_interval_is_unknown_where_the_time_could_be_zero():
+    assert rate_interval(1.0, [0.1, 0.1, 0.1, 5.0]) is None
+
+
+def test_percentile_interpolates_between_ranks():
+    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
+    assert percentile([4.0, 2.0, 3.0, 1.0, 5.0], 75) == 4.0
+
+
+def test_slope_is_relative_to_the_mean():
+    slope = slope_per_s([0.0, 1.0, 2.0], [1.0, 2.0, 3.0])
+    assert slope.per_s == 0.5
+    assert slope.standard_error_per_s == 0.0
+
+
+def test_slope_has_the_textbook_error():
+    # Residuals 1, -2, 1 about a level line of mean 3: sqrt(6 / 1 / 2) = 1.732 a second, over 3.
+    slope = slope_per_s([0.0, 1.0, 2.0], [4.0, 1.0, 4.0])
+    assert slope.per_s == 0.0
+    assert slope.standard_error_per_s == pytest.approx(math.sqrt(3) / 3)
+
+
+@pytest.mark.parametrize(
+    ("times", "values"), [([0.0, 1.0], [1.0, 2.0]), ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), ([0.0, 1.0, 2.0], [0.0] * 3)]
+)
+def test_slope_is_unknown_without_points_span_or_mean(times, values):
+    assert slope_per_s(times, values) is None
+
+
+def test_columns_of_different_length_are_our_bug():
+    with pytest.raises(ValueError, match="2 times for 1 values"):
+        slope_per_s([0.0, 1.0], [1.0])
+
+
+def test_a_level_series_is_settled_only_after_the_least_time():
+    assert not is_settled([0.0, 0.5, 1.0, 1.5], [700.0] * 4)
+    assert is_settled([0.0, 0.5, 1.0, 1.5, 2.0], [700.0] * 5)
+
+
+def test_a_series_that_rises_by_a_percent_a_second_is_not_settled():
+    assert not is_settled([0.0, 1.0, 2.0, 3.0], [100.0, 101.0, 102.0, 103.0])
+
+
+def test_a_ramp_is_forgotten_once_half_of_the_time_is_level():
+    times = [0.5 * i for i in range(21)]
+    values = [100.0 - 5 * (5 - t) if t < 5 else 100.0 for t in times]
+    assert is_settled(times, values)
+    assert not is_settled(times[:13], values[:13])
+
+
+def test_jitter_of_two_percent_settles_because_the_window_grows():
+    """A fixed window of 2 s never settled on a power-limited clock: its slope was noise above the limit."""
+    rng = random.Random(2)
+    times = [0.1 * i for i in range(151)]
+    clocks = [1340 * (1 + rng.gauss(0, 0.02)) for _ in times]
+    two_seconds = [abs(slope_per_s(times[i : i + 21], clocks[i : i + 21]).per_s) for i in range(0, 130, 10)]
+    assert statistics.median(two_seconds) > 0.002
+    assert is_settled(times, clocks)
+
+
+def test_an_empty_series_is_not_settled():
+    assert not is_settled([], [])
+
+
+def test_counter_power_of_a_steady_load_is_exact():
+    fit = counter_power(*ticking_counter(100.0, 2.0), 0.05, 1.95)
+    assert fit.power_w == pytest.approx(100.0)
+    assert fit.standard_error_w == pytest.approx(0.0, abs=1e-6)
+    assert (fit.ticks, fit.first_s, fit.last_s, fit.reason) == (19, pytest.approx(0.1), pytest.approx(1.9), "")
+
+
+def test_counter_power_ignores_when_the_counter_started():
+    fit = counter_power(*ticking_counter(100.0, 2.0, start_j=3e6), 0.05, 1.95)
+    assert fit.power_w == pytest.approx(100.0)
+
+
+def test_counter_power_survives_missed_refreshes():
+    times, energies = ticking_counter(100.0, 2.0)
+    kept = [i for i, t in enumerate(times) if not 0.55 < t < 0.99]
+    fit = counter_power([times[i] for i in kept], [energies[i] for i in kept], 0.05, 1.95)
+    assert fit.power_w == pytest.approx(100.0)
+
+
+def test_counter_power_does_not_trust_a_tick_behind_a_stall():
+    """Watching began 60 ms before the window and paused: the first reading inside is no refresh."""
+    times, energies = ticking_counter(100.0, 2.0)
+    kept = [i for i, t in enumerate(times) if t < 0.09 or t > 0.155]
+    fit = counter_power([times[i] for i in kept], [energies[i] for i in kept], 0.15, 1.95)
+    assert fit.first_s == pytest.approx(0.2)
+    assert fit.power_w == pytest.approx(100.0)
+
+
+def test_counter_power_needs_ten_ticks():
+    fit = counter_power(*ticking_counter(100.0, 2.0), 0.05, 0.65)
+    assert fit.power_w is None
+    assert fit.reason == "6 ticks of the energy counter in 0.60 s; 10 are needed"
+
+
+def test_counter_power_refuses_a_counter_that_goes_backwards():
+    times, energies = ticking_counter(100.0, 2.0, start_j=5000.0)
+    after_reload = [e if t < 1.0 else e - 5000.0 for t, e in zip(times, energies, strict=True)]
+    fit = counter_power(times, after_reload, 0.05, 1.95)
+    assert fit.power_w is None
+    assert fit.reason == "the energy counter went backwards, from 5090.0 to 100.0 J"
+
+
+def test_counter_power_of_no_readings_says_so():
+    assert counter_power([], [], 0.0, 1.0).reason == "0 ticks of the energy counter in 1.00 s; 10 are needed"
+
+
+@pytest.mark.parametrize(("start_s", "end_s"), SETTLED_WINDOWS)
+def test_counter_power_of_a_recorded_gemm_is_688_to_694_w(start_s, end_s):
+    """Whatever window after the load's first 2 s; the one-second average or the ramp would give 641 to 674 W."""
+    fit = counter_power(TIMES_S, ENERGIES_J, start_s, end_s)
+    assert 688 <= fit.power_w <= 694
+    assert 0.3 < fit.standard_error_w < 3.0
+    assert fit.ticks >= 19
+
+
+def test_windows_of_the_recording_agree_within_their_errors():
+    fits = [counter_power(TIMES_S, ENERGIES_J, *window) for window in SETTLED_WINDOWS]
+    mean_w = statistics.fmean(fit.power_w for fit in fits)
+    assert all(abs(fit.power_w - mean_w) <= 2 * fit.standard_error_w for fit in fits)
+
+
+def test_the_recordings_one_second_average_would_be_caught():
+    inside = [w for t, w in zip(TIMES_S, USAGE_W, strict=True) if LOAD_START_S <= t <= LOAD_END_S]
+    assert 630 < statistics.fmean(inside) < 674
+
+
+def test_idle_time_in_the_window_would_be_caught():
+    first = next(i for i, t in enumerate(TIMES_S) if t >= LOAD_START_S - 0.1)
+    last = next(i for i, t in enumerate(TIMES_S) if t >= LOAD_END_S + 0.1)
+    assert (ENERGIES_J[last] - ENERGIES_J[first]) / (TIMES_S[last] - TIMES_S[first]) < 688
+
+
+def test_held_instant_power_agrees_with_the_counter_within_two_percent():
+    fit = counter_power(TIMES_S, ENERGIES_J, 3.2, 6.8)
+    held_w = hold_mean(TIMES_S, INSTANT_W, fit.first_s, fit.last_s)
+    assert held_w == pytest.approx(fit.power_w, rel=0.02)
+
+
+def test_held_mean_weights_each_reading_by_how_long_it_stood():
+    # 100 W for 3 s and 500 W for 1 s; a trapezoid would say more.
+    assert hold_mean([0.0, 3.0], [100.0, 500.0], 0.0, 4.0) == 200.0
+
+
+def test_held_mean_begins_with_the_reading_before_the_window():
+    assert hold_mean([0.0, 2.0, 9.0], [100.0, 300.0, 900.0], 1.0, 3.0) == 200.0
+
+
+def test_held_mean_is_unknown_before_the_first_reading():
+    assert hold_mean([1.0, 2.0], [100.0, 100.0], 0.5, 2.0) is None
+    assert hold_mean([], [], 0.0, 1.0) is None
+
+
+def test_pytest_benchmark_figures_of_four_rounds():
+    stats = pytest_benchmark_stats([4.0, 1.0, 3.0, 2.0])
+    assert (stats["min"], stats["q1"], stats["median"], stats["q3"], stats["max"]) == (1.0, 1.5, 2.5, 3.5, 4.0)
+    assert (stats["mean"], stats["total"], stats["ops"], stats["rounds"]) == (2.5, 10.0, 0.4, 4)
+    assert stats["outliers"] == "2;0"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 51, 199, 200])
+def test_pytest_benchmark_figures_are_its_own(count):
+    pytest.importorskip("pytest_benchmark", minversion="5.3", reason="hd15iqr was another value before 5.3")
+    plugin = pytest.importorskip("pytest_benchmark.stats")
+    rng = random.Random(count)
+    theirs = plugin.Stats()
+    for _ in range(count):
+        theirs.update(rng.lognormvariate(-7, 0.3))
+    assert pytest_benchmark_stats(theirs.data) == theirs.as_dict()
+
+
+def test_equal_rounds_have_no_outliers_and_do_not_crash():
+    stats = pytest_benchmark_stats([0.1] * 7)
+    assert stats["outliers"] == "0;0" or stats["iqr"] < 1e-15
+    assert stats["hd15iqr"] == stats["ld15iqr"] == 0.1
