@@ -62,7 +62,7 @@ def stream_case(op: str, impl: str, size_bytes: int, device: DeviceFacts) -> Cas
 
 def memcpy_case(direction: str, host: str, device: DeviceFacts) -> Case:
     """A copy between host and device by the copy engine; `both` runs one each way at the same time."""
-    size = GIB
+    size = 512 * MIB  # as nvbandwidth's default
     ways = 2 if direction == "both" else 1
     label = "both ways together" if direction == "both" else "one way"
     return Case(
@@ -70,7 +70,7 @@ def memcpy_case(direction: str, host: str, device: DeviceFacts) -> Case:
         {"bytes": size, "direction": direction, "host": host, "numa": device.numa},
         (Work(ways * size, "B", HOST_OPS[direction], label),),
         defaults={"host": "pinned", "numa": "local"},
-        memory_bytes=ways * size,
+        memory_bytes=3 * ways * size,
         footprint_bytes=2 * ways * size,
         deterministic=True,
         not_applicable="" if device.kind == "cuda" else "there is no device beside the host",
@@ -131,12 +131,12 @@ def expected(op, operands, written):
 
 def measure_memcpy(case, device, measure):
     """Copies between host and device on their own streams, joined by the stream that is timed."""
-    size, pinned = case.params["bytes"] // 4, case.params["host"] == "pinned"
+    size, pinned, place = case.params["bytes"] // 4, case.params["host"] == "pinned", device.torch_device
     directions = ("h2d", "d2h") if case.params["direction"] == "both" else (case.params["direction"],)
     pairs = {}
     for direction in directions:
         host = torch.empty(size, pin_memory=pinned)
-        on_device = torch.empty(size, device=device.torch_device)
+        on_device = torch.empty(size, device=place)
         pairs[direction] = (host, on_device) if direction == "h2d" else (on_device, host)
     streams = [torch.cuda.Stream() for _ in directions[1:]]
 
@@ -155,6 +155,6 @@ def measure_memcpy(case, device, measure):
         launch,
         inputs=[source for source, _ in pairs.values()],
         outputs=[out for _, out in pairs.values()],
-        reference=lambda i: [(out.cpu(), source.cpu()) for source, out in pairs.values()],
+        reference=lambda i: [(out.to(place), source.to(place)) for source, out in pairs.values()],
         exact=True,
     )

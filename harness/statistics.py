@@ -92,11 +92,12 @@ def slope_per_s(times_s: Sequence[float], values: Sequence[float]) -> Slope | No
 def is_settled(
     times_s: Sequence[float], values: Sequence[float], limit_per_s: float = 0.002, least_s: float = 2.0
 ) -> bool:
-    """Whether the trailing window's relative slope is under the limit; never before `least_s` has passed.
+    """Whether the trailing window shows no drift beyond the limit; never before `least_s` has passed.
 
-    The window is `least_s` or half of what has passed, whichever is longer. It grows because a power-limited
-    clock jitters by 2 %: a line through 2 s of such noise alone exceeds 0.2 %/s (its error is 0.8 %/s at ten
-    readings a second), so a fixed window might never settle. The error falls with the window to the power 1.5.
+    The window is `least_s` or half of what has passed, whichever is longer, and a slope counts as drift only beyond
+    its own standard error. Both because a power-limited clock jitters by 2 %: a line through 2 s of such noise alone
+    slopes by 0.2 to 0.8 %/s at ten readings a second. The error falls with the window to the power 1.5, so what still
+    drifts after a few seconds is seen.
     """
     times, series = _columns(times_s, values)
     if len(times) == 0 or times[-1] - times[0] < least_s:
@@ -104,7 +105,7 @@ def is_settled(
     window_s = max(least_s, (times[-1] - times[0]) / 2)
     trailing = times >= times[-1] - window_s
     slope = slope_per_s(times[trailing].tolist(), series[trailing].tolist())
-    return slope is not None and abs(slope.per_s) < limit_per_s
+    return slope is not None and abs(slope.per_s) - slope.standard_error_per_s < limit_per_s
 
 
 def counter_power(

@@ -7,6 +7,8 @@ import torch
 from kernels.reference import fill_normal, sqnr_db
 
 _CHUNK = 2**26
+# Buffers of one fill are numbered within this many seeds, so that a fill from the next seed repeats none of them.
+_MOST_BUFFERS = 10_000
 
 
 class TorchChecker:
@@ -15,7 +17,10 @@ class TorchChecker:
     def fill(self, buffers: Sequence[torch.Tensor], seed: int) -> None:
         """Fill each buffer with its own draw; the same seed gives the same data on one kind of device."""
         for number, buffer in enumerate(buffers):
-            fill_normal(buffer, seed + number)
+            on_device = _near_fast_memory(buffer)
+            fill_normal(on_device, seed * _MOST_BUFFERS + number)
+            if on_device is not buffer:
+                buffer.copy_(on_device)
 
     def poison(self, buffers: Sequence[torch.Tensor]) -> None:
         """NaN where the type has one, else the smallest integer."""
@@ -29,7 +34,7 @@ class TorchChecker:
 
     def fingerprint(self, buffer: torch.Tensor) -> int:
         """A sum over the buffer's bits, weighted by position modulo a prime: equal for equal bits."""
-        words = buffer.view(torch.uint8).view(-1)
+        words = (buffer.cuda() if _is_beside_gpu(buffer) else buffer).view(torch.uint8).view(-1)
         words = words[: len(words) // 4 * 4].view(torch.int32)
         total = 0
         for start, piece in enumerate(words.split(_CHUNK)):
@@ -43,3 +48,13 @@ class TorchChecker:
             return sqnr_db(actual, expected)
         pieces = zip(actual.reshape(-1).split(_CHUNK), expected.reshape(-1).split(_CHUNK), strict=True)
         return float(sum(int((a != e).sum()) for a, e in pieces))
+
+
+def _is_beside_gpu(buffer: torch.Tensor) -> bool:
+    """Whether this is host memory that a GPU reaches: pinned, so there is one."""
+    return buffer.device.type == "cpu" and torch.cuda.is_available() and buffer.is_pinned()
+
+
+def _near_fast_memory(buffer: torch.Tensor) -> torch.Tensor:
+    """The buffer, or for pinned host memory a device tensor of its shape: drawing a gigabyte takes a CPU seconds."""
+    return torch.empty_like(buffer, device="cuda") if _is_beside_gpu(buffer) else buffer

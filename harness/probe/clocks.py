@@ -70,7 +70,7 @@ class Stamper:
     def __init__(self, sm_count: int, slots: int = 2048) -> None:
         self._programs = _PROGRAMS_PER_SM * sm_count
         self._ring = torch.zeros((slots, self._programs, 3), dtype=torch.int64, device="cuda")
-        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._side = torch.cuda.Stream()
         self._count = 0
 
     def enqueue(self) -> int:

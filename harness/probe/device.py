@@ -33,7 +33,7 @@ def discover(wanted: str = "auto", index: int = 0) -> Device:
         return CpuDevice()
     if wanted != "auto":
         module, _, name = wanted.rpartition(".")
-        return getattr(importlib.import_module(module), name)()  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)()
     nvml, reason = open_nvml()
     gpu_names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()] if nvml else []
     if not gpu_names and not _has_device_node():
@@ -58,7 +58,7 @@ def _require_cuda(gpu_names: list[str], nvml: Nvml | None, reason: str) -> None:
             ExitCode.INCONCLUSIVE,
         )
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
     except RuntimeError as error:
         told = str(error).splitlines()[0]
         if _FABRIC_MISSING in told:
@@ -282,7 +282,7 @@ def environment_of(device: Device) -> dict[str, Fact]:
     """The conditions of a run on that device; a scripted device brings its own."""
     own = getattr(device, "environment", None)
     if own is not None:
-        return own()  # type: ignore[no-any-return]
+        return own()
     from harness.probe.environment import collect
 
     if isinstance(device, CudaDevice):

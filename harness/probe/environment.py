@@ -135,7 +135,7 @@ def _software() -> dict[str, Fact]:
 def _nccl_version() -> str | None:
     if torch.version.cuda is None:
         return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
 def _numerics() -> dict[str, Fact]:
@@ -217,7 +217,7 @@ def _card(gpu: Gpu) -> dict[str, Fact]:
         "persistence": _fact(gpu.query("GetPersistenceMode"), bool),
         "compute_mode": _fact(gpu.query("GetComputeMode")),
         "ecc": _fact(ecc, lambda v: bool(v[0])),
-        "ecc_pending": _fact(ecc, lambda v: bool(v[1])),
+        "ecc_after_reboot": _fact(ecc, lambda v: bool(v[1])),
         "mig": _fact(mig, lambda v: bool(v[0])),
         "virtualization": _fact(gpu.query("GetVirtualizationMode"), _virtualization),
         "pcie_generation_max": _fact(gpu.query("GetMaxPcieLinkGeneration")),

@@ -4,7 +4,7 @@ No torch here: the device and the checker come from outside, so that a scripted 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.model import Case, Check, Samples, Telemetry
@@ -19,6 +19,7 @@ FRESH_SEED = 20250602
 
 _MOST_SAMPLES = 200
 _SETTLE_STEP_S = 0.25
+_POWER_STEP_S = 0.1
 
 
 class CheckFailedError(Exception):
@@ -27,7 +28,7 @@ class CheckFailedError(Exception):
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long a case is loaded, in seconds. Whoever changes it changes every figure: it is part of the file."""
+    """How long a case is loaded, in seconds. Whoever changes it changes what every figure means."""
 
     window_s: float
     settle_s: float
@@ -35,12 +36,22 @@ class Protocol:
     preheat_cap_s: float
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "smoke": Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0),
-    "quick": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
-    "standard": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
-    "full": Protocol(window_s=2.0, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0),
-}
+SMOKE = Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0)
+# 1.2 s hold the ten ticks of the energy counter that a power reading needs.
+SUSTAINED = Protocol(window_s=1.2, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0)
+# A power-limited clock wanders by 2 % within tenths of a second: its mean takes longer to know.
+SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0)
+
+
+def protocol_for(case: Case, profile: str, is_cpu: bool) -> Protocol:
+    """The same case is loaded alike in every profile but smoke, so that quick and standard can be compared.
+
+    A CPU has no regime to settle into.
+    """
+    if profile == "smoke" or is_cpu:
+        return SMOKE
+    is_compute = bool(case.work) and case.work[0].unit == "FLOP"
+    return SUSTAINED_COMPUTE if is_compute else SUSTAINED
 
 
 @dataclass(frozen=True)
@@ -142,13 +153,23 @@ def settle(load: Load, protocol: Protocol) -> tuple[bool | None, float]:
         if elapsed_s < protocol.settle_s or group.ended_s - judged_s < _SETTLE_STEP_S:
             continue
         judged_s = group.ended_s
-        known = [series for series in (clock, [r for r in load.recent_power() if r[0] >= began_s]) if series]
+        power = thinned([reading for reading in load.recent_power() if reading[0] >= began_s], _POWER_STEP_S)
+        known = [series for series in (clock, power) if series]
         if not known:
             return None, elapsed_s
         if all(is_settled(*_columns(series)) for series in known):
             return True, elapsed_s
         if elapsed_s >= protocol.settle_cap_s:
             return False, elapsed_s
+
+
+def thinned(readings: Sequence[tuple[float, float]], step_s: float) -> list[tuple[float, float]]:
+    """One reading a step: NVML repeats a value until its next refresh, and repeats are not independent readings."""
+    kept: list[tuple[float, float]] = []
+    for at_s, value in readings:
+        if not kept or at_s - kept[-1][0] >= step_s:
+            kept.append((at_s, value))
+    return kept
 
 
 def _run_for(load: Load, window_s: float) -> list[Group]:

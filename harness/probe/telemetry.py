@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.metrics import limiting_factor
 from harness.model import Telemetry
@@ -166,10 +167,10 @@ def nothing_watched(reason: str, clock: ClockReading | None = None) -> Telemetry
     )
 
 
-def _value(name: str, reading: Reading, missing: dict[str, str]) -> float | None:
+def _value(name: str, reading: Reading, missing: dict[str, str]) -> Any:
     if reading.value is None:
         missing.setdefault(name, reading.status)
-    return reading.value  # type: ignore[no-any-return]  # NVML's own types
+    return reading.value
 
 
 def _columns(readings: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -43,7 +43,7 @@ def spin(duration_s: float) -> None:
 
 
 def _event() -> Any:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def time_behind_spin(
@@ -155,7 +155,7 @@ def graph_queue(launch: Launch, pace: Pace, stamper: Stamper | None) -> GroupQue
     """Groups replayed from one CUDA graph: the host enqueues one node where it could not keep up with many."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):  # type: ignore[no-untyped-call]
+    with torch.cuda.graph(graph):
         for i in range(pace.launches_per_group):
             launch(i)
     return GroupQueue(graph.replay, pace.launches_per_group, _groups_ahead(pace), stamper)

@@ -19,7 +19,7 @@ from harness.journal import Journal
 from harness.metrics import derive_metrics, warnings_of
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, to_plain
 from harness.probe.load import Checker, Device
-from harness.probe.measure import PROTOCOLS, CheckFailedError, Measurement, Protocol, Subject, measure_case
+from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.ranks import RankError, World, measure_on_ranks
 from harness.specs import lookup
 
@@ -71,10 +71,9 @@ class WorkerSession:
         """What the families see of the device."""
         return self.device.facts
 
-    @property
-    def protocol(self) -> Protocol:
-        """How long this profile loads a case; a CPU has no regime to settle into."""
-        return PROTOCOLS["smoke" if self.facts.kind == "cpu" else self.task.order.profile]
+    def protocol(self, case: Case) -> Protocol:
+        """How long this profile loads a case."""
+        return protocol_for(case, self.task.order.profile, self.facts.kind == "cpu")
 
     def plan(self, family: str, cases: Iterable[Case]) -> list[Case]:
         """The cases of a family that this run is to measure, with what the device cannot do marked in them."""
@@ -107,14 +106,15 @@ class WorkerSession:
 
     def begin(self, case: Case) -> None:
         """Journal that a case starts; the supervisor's watchdog counts from here."""
-        self._warm_up()
+        self._warm_up(self.protocol(case))
         self._started_s, self._started_at = time.monotonic(), now()
-        limit_s = _LIMIT_FACTOR * (self.protocol.settle_cap_s + self.protocol.window_s) + _ALLOWANCE_S
+        protocol = self.protocol(case)
+        limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + _ALLOWANCE_S
         self._write("started", worker=self.task.worker, key=case.key, limit_s=limit_s)
 
     def measure(self, case: Case, subject: Subject) -> Record:
         """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
-        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol))
+        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol(case)))
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
         """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one."""
@@ -124,7 +124,7 @@ class WorkerSession:
             self._close_world()
             self._world = (f"{family}/{ranks}", World(ranks, self.facts.kind))
         try:
-            return self.record(case, measure_on_ranks(case, self._world[1], body, how, self.protocol))
+            return self.record(case, measure_on_ranks(case, self._world[1], body, how, self.protocol(case)))
         except RankError:
             self._close_world()
             raise
@@ -188,16 +188,16 @@ class WorkerSession:
             wall_s=round(time.monotonic() - self._started_s, 3) if self._started_s else None,
         )
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, protocol: Protocol) -> None:
         """Once a worker, before its first case: load the device until its temperature stands still."""
         if self._is_warm:
             return
         self._is_warm = True
         preheat = getattr(self.device, "preheat", None)
-        if preheat is None or self.protocol.preheat_cap_s == 0:
+        if preheat is None or protocol.preheat_cap_s == 0:
             return
-        self._write("warming", worker=self.task.worker, limit_s=self.protocol.preheat_cap_s + _ALLOWANCE_S)
-        self._write("warmed", worker=self.task.worker, preheat=preheat(self.protocol.preheat_cap_s))
+        self._write("warming", worker=self.task.worker, limit_s=protocol.preheat_cap_s + _ALLOWANCE_S)
+        self._write("warmed", worker=self.task.worker, preheat=preheat(protocol.preheat_cap_s))
 
     def _fits(self, case: Case) -> Case:
         facts = self.facts
