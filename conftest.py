@@ -80,7 +80,7 @@ def _torch_checker() -> Any:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
-    """Choose the device before a family is imported: without a GPU its Triton kernels must be made for the interpreter."""
+    """Choose the device before a family is imported: without a GPU its kernels must be made for the interpreter."""
     if file_path.name.startswith("bench_"):
         _session_of(parent.config)
 

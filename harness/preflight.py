@@ -51,13 +51,13 @@ def driver_version() -> str:
 
 def driver_problem(version: str) -> str:
     """Why the pinned torch would not run on that driver, and the build that does; nothing without a driver."""
-    if not version or int(version.split(".")[0]) >= LEAST_DRIVER:
+    if not version or int(version.split(".", maxsplit=1)[0]) >= LEAST_DRIVER:
         return ""
     told = (
         f"driver {version} is too old for the pinned torch {PINNED_TORCH} (CUDA {PINNED_CUDA} needs driver "
         f"{LEAST_DRIVER} or later). Nothing was downloaded."
     )
-    if int(version.split(".")[0]) < FALLBACK_LEAST_DRIVER:
+    if int(version.split(".", maxsplit=1)[0]) < FALLBACK_LEAST_DRIVER:
         return f"{told} Upgrade the driver: no build of torch {PINNED_TORCH} runs on it."
     return (
         f"{told} Install the '{FALLBACK_BUILD}' build of torch {PINNED_TORCH} into an environment of your own (see "

@@ -8,7 +8,6 @@ import ast
 import datetime
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import queue
@@ -24,10 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from harness import __version__, store
+from harness import __version__, packages, store
 from harness.errors import ExitCode, HarnessError
 from harness.journal import Event, Journal, Tail, read_events
 from harness.model import Case, Order, Record, Run, from_plain, to_plain
@@ -36,28 +34,43 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCHES = ROOT / "benches"
 RESULTS = ROOT / "results" / "runs"
 
-# What measuring needs; all of it is usual on GPU images.
-NEEDED = {
-    "torch": "torch",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "pytest": "pytest",
-    "pytest_benchmark": "pytest-benchmark",
-    "rich": "rich",
-    "typer": "typer",
-}
-
 _PLAN_LIMIT_S = 300.0
 _POLL_S = 0.05
 _GRACE_S = 5.0
 
 
-class Interrupted(BaseException):
-    """A signal ended the run; what was finished is saved before this is raised."""
+_RUN_FILE = re.compile(r"run-(\d+)\.json")
+_JOURNAL = re.compile(r"run-(\d+)\.jsonl")
 
-    def __init__(self, signum: int) -> None:
+
+class Interrupted(BaseException):
+    """A signal ended the run. `run_files` are the unfinished runs that were saved before this reached the caller."""
+
+    def __init__(self, signum: int, run_files: list[Path]) -> None:
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
+        self.run_files = run_files
+
+
+class Stop:
+    """Whether the runs are to end, and which files they saved on their way out.
+
+    A signal only sets it and supervisors look at it between polls: an exception out of a signal handler could come
+    anywhere, also while a run is being saved.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self.run_files: list[Path] = []
+
+    def set(self, signum: int) -> None:
+        """End the runs; the first reason counts."""
+        self.signum = self.signum or signum
+
+    def check(self) -> None:
+        """Raise Interrupted if the runs are to end."""
+        if self.signum:
+            raise Interrupted(self.signum, self.run_files)
 
 
 @dataclass(frozen=True)
@@ -105,40 +118,42 @@ def execute(
 ) -> Iterator[Event]:
     """Measure: `runs` fresh processes for each GPU that the order names, or the rest of an unfinished run.
 
-    Yields journal events, and `saved` with the path of each run file. Raises HarnessError for what the user can
-    fix, `Interrupted` after a signal.
+    Yields journal events, and `saved` with the path of each run file; where several GPUs are measured, every event
+    says which `gpu` it is about. Raises HarnessError for what the user can fix, `Interrupted` after a signal.
     """
     require_packages(benches)
-    with _signals_as_interrupts():
-        if resume is not None:
-            with _locked(resume):
-                yield from _supervised(plan_resume(resume, benches))
+    stop = Stop()
+    if resume is not None:
+        with _stopped_by_signals(stop), _locked(resume):
+            yield from _supervised(plan_resume(resume, benches), stop)
+        return
+    machine = probe_devices(order.device)
+    gpus = _gpu_indices(order.gpu, machine["gpus"])
+    if order.concurrent > 1:
+        order = replace(order, concurrent=len(gpus))
+    base = out or default_folder(machine)
+    with _stopped_by_signals(stop):
+        if len(gpus) == 1:
+            yield from _series(replace(order, gpu=str(gpus[0])), runs, base, benches, stop)
             return
-        machine = probe_devices(order.device)
-        gpus = _gpu_indices(order.gpu, machine["gpus"])
+        each = [
+            _naming_gpu(gpu, _series(replace(order, gpu=str(gpu)), runs, base / f"gpu{gpu}", benches, stop))
+            for gpu in gpus
+        ]
         if order.concurrent > 1:
-            order = replace(order, concurrent=len(gpus))
-        base = out or default_folder(machine)
-        folders = {gpu: base if len(gpus) == 1 else base / f"gpu{gpu}" for gpu in gpus}
-        if order.concurrent > 1:
-            stop = threading.Event()
-            each = [_series(replace(order, gpu=str(gpu)), runs, folders[gpu], benches, stop) for gpu in gpus]
             yield from _all_at_once(each, stop)
             return
-        for gpu in gpus:
-            yield from _series(replace(order, gpu=str(gpu)), runs, folders[gpu], benches)
+        for series in each:
+            yield from series
 
 
 def require_packages(benches: Path = BENCHES) -> None:
     """Raise unless this interpreter can measure; everything that is missing is named at once."""
     if not benches.is_dir():
         raise HarnessError(f"no benchmarks at {benches}. Measuring runs from a checkout, not from an installed wheel.")
-    missing = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise HarnessError(
-            f"{sys.executable} lacks {', '.join(missing)}. Install them there (pip install {' '.join(missing)}), "
-            "or leave PYTHON unset and let `make bench` make its own environment."
-        )
+    lacking = packages.lacking(packages.MEASURING)
+    if lacking:
+        raise HarnessError(lacking)
 
 
 def probe_devices(device: str) -> dict[str, Any]:
@@ -149,7 +164,8 @@ def probe_devices(device: str) -> dict[str, Any]:
         [sys.executable, "-m", "harness.probe", "devices"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if answer.returncode != 0:
-        raise HarnessError(f"the probe failed: {answer.stderr.strip().splitlines()[-1:]}", ExitCode.INCONCLUSIVE)
+        told = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
+        raise HarnessError(f"the probe of the machine failed: {told[-1]}", ExitCode.INCONCLUSIVE)
     machine: dict[str, Any] = json.loads(answer.stdout)
     if "error" in machine:
         raise HarnessError(machine["error"], ExitCode(machine["exit_code"]))
@@ -166,10 +182,12 @@ def default_folder(machine: Mapping[str, Any]) -> Path:
 
 def _gpu_indices(wanted: str, names: Sequence[str]) -> list[int]:
     count = max(1, len(names))
-    indices = list(range(count)) if wanted == "all" else [int(part) for part in wanted.split(",")]
-    absent = [str(index) for index in indices if index >= count]
+    indices = list(range(count)) if wanted == "all" else list(dict.fromkeys(int(part) for part in wanted.split(",")))
+    absent = ", ".join(str(index) for index in indices if index >= count)
+    if absent and not names:
+        raise HarnessError(f"GPU {absent} is not there: no GPU is to be measured. Leave GPUS unset.")
     if absent:
-        raise HarnessError(f"GPU {', '.join(absent)} is not there: this machine shows {len(names)} (0 to {count - 1}).")
+        raise HarnessError(f"GPU {absent} is not there: this machine shows {len(names)}, from 0 to {len(names) - 1}.")
     return indices
 
 
@@ -181,18 +199,18 @@ def plan_run(order: Order, folder: Path, benches: Path) -> Plan:
 
 def plan_resume(folder: Path, benches: Path) -> Plan:
     """The rest of the set's last run: what it planned and did not finish, as its journal tells."""
-    journals = sorted(folder.glob("run-*.jsonl"))
+    journals = _numbered(folder, _JOURNAL)
     if not journals:
         raise HarnessError(f"nothing to resume: {folder} holds no journal of a run (run-NNN.jsonl).")
-    events = read_events(journals[-1])
-    run = store.run_from_events(events)
+    number = max(journals)
+    run = store.run_from_events(read_events(journals[number]))
     if not run.partial:
-        raise HarnessError(f"nothing to resume: {journals[-1].name} in {folder} finished all {len(run.records)} cases.")
+        raise HarnessError(f"nothing to resume: {journals[number]} finished all {len(run.records)} cases.")
     finished = tuple(r.key for r in run.records if r.outcome != "not_run")
     return Plan(
         order=run.order,
         folder=folder,
-        number=int(journals[-1].stem.removeprefix("run-")),
+        number=number,
         benches=benches,
         skip=finished,
         first_worker=1 + max((w.number for w in run.workers), default=-1),
@@ -200,9 +218,11 @@ def plan_resume(folder: Path, benches: Path) -> Plan:
     )
 
 
-def _series(
-    order: Order, runs: int, folder: Path, benches: Path, stop: threading.Event | None = None
-) -> Iterator[Event]:
+def _numbered(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
+    return {int(match.group(1)): path for path in folder.iterdir() if (match := name.fullmatch(path.name))}
+
+
+def _series(order: Order, runs: int, folder: Path, benches: Path, stop: Stop) -> Iterator[Event]:
     _make_writable(folder)
     with _locked(folder):
         for _ in range(runs):
@@ -223,17 +243,30 @@ def _locked(folder: Path) -> Iterator[None]:
     """One run at a time in a set: the lock goes with this process, however it ends."""
     if not folder.is_dir():
         raise HarnessError(f"there is no set at {folder}.")
-    with (folder / ".lock").open("a+") as lock:
+    try:
+        lock = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise HarnessError(f"cannot write to {folder}: {error.strerror}. Name another folder with OUT=.") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise HarnessError(
                 f"another run is writing into {folder}. Wait for it, or name another folder with OUT=."
+            ) from error
+        except OSError as error:
+            raise HarnessError(
+                f"cannot lock {folder}: {error.strerror}. Name a folder on another file system with OUT=."
             ) from error
         yield
 
 
-def _all_at_once(series: Sequence[Iterator[Event]], stop: threading.Event) -> Iterator[Event]:
+def _naming_gpu(gpu: int, series: Iterator[Event]) -> Iterator[Event]:
+    for event in series:
+        yield {**event, "gpu": gpu}
+
+
+def _all_at_once(series: Sequence[Iterator[Event]], stop: Stop) -> Iterator[Event]:
     """Several series in parallel, their events in the order in which they come; when one fails, all are stopped."""
     events: queue.Queue[Event | BaseException | None] = queue.Queue()
 
@@ -251,6 +284,7 @@ def _all_at_once(series: Sequence[Iterator[Event]], stop: threading.Event) -> It
     running = len(threads)
     try:
         while running:
+            stop.check()
             try:
                 event = events.get(timeout=_POLL_S)
             except queue.Empty:
@@ -262,20 +296,19 @@ def _all_at_once(series: Sequence[Iterator[Event]], stop: threading.Event) -> It
             else:
                 yield event
     finally:
-        stop.set()
+        stop.set(signal.SIGTERM)
         for thread in threads:
             thread.join(3 * _GRACE_S)
 
 
 @contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP end the run in order, with everything finished saved."""
+def _stopped_by_signals(stop: Stop) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP end the runs in order, with everything finished saved.
 
-    def interrupt(signum: int, _: FrameType | None) -> None:
-        raise Interrupted(signum)
-
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {name: signal.signal(name, interrupt) for name in names}
+    A signal that is ignored stays ignored: `nohup make bench` outlives its terminal.
+    """
+    names = [name for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) != signal.SIG_IGN]
+    previous = {name: signal.signal(name, lambda signum, _: stop.set(signum)) for name in names}
     try:
         yield
     finally:
@@ -286,17 +319,23 @@ def _signals_as_interrupts() -> Iterator[None]:
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _supervised(plan: Plan, stop: threading.Event | None = None) -> Iterator[Event]:
+def _supervised(plan: Plan, stop: Stop) -> Iterator[Event]:
     """One run from its order to its file; an interrupted one is saved with what it has."""
     journal = Journal(plan.journal)
-    supervisor = _Supervisor(plan, journal, stop or threading.Event())
+    supervisor = _Supervisor(plan, journal, stop)
     try:
         yield from supervisor.events()
-    except (Interrupted, GeneratorExit, KeyboardInterrupt) as error:
+    except (Interrupted, GeneratorExit) as error:
         supervisor.kill()
-        journal.write("interrupted", reason=str(error) or type(error).__name__)
-        if supervisor.planned:
+        journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
+        if supervisor.planned or plan.first_worker:
             save_from_journal(plan.journal, plan.run_file)
+            stop.run_files.append(plan.run_file)
+        raise
+    except HarnessError:
+        supervisor.kill()
+        if not plan.first_worker and not supervisor.finished:
+            plan.journal.unlink()  # refused before it measured anything: there is nothing to resume
         raise
     finally:
         supervisor.kill()
@@ -318,7 +357,7 @@ class _Supervisor:
 
     plan: Plan
     journal: Journal
-    stop: threading.Event
+    stop: Stop
     planned: dict[str, dict[str, Any]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     last_key: str = ""
@@ -369,14 +408,14 @@ class _Supervisor:
             self._process = self._start(number, Path(scratch))
             watch = _Watch(limit_s=_PLAN_LIMIT_S, doing="starting and planning")
             while True:
-                is_over = self._process.poll() is not None
+                # A process that the kernel cannot end waits for its driver: the run does not wait for it.
+                is_over = watch.timed_out or self._process.poll() is not None
                 for event in tail.new_events():
                     self._take(event, watch)
                     yield event
                 if is_over:
                     break
-                if self.stop.is_set():
-                    raise Interrupted(signal.SIGTERM)
+                self.stop.check()
                 if watch.is_overdue():
                     _signal_group(self._process, signal.SIGKILL)
                     _wait(self._process, _GRACE_S)
@@ -417,6 +456,8 @@ class _Supervisor:
             *("-o", "filterwarnings=default", "-q", "--benchmark-quiet", "--no-header", "--tb=short"),
         ]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+        for theirs in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+            environment.pop(theirs, None)
         with self.plan.log.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -488,23 +529,28 @@ class _Watch:
 
 def refuse_mixed_set(plan: Plan, event: Event) -> None:
     """Raise if the set already holds a run of another card or environment, or this one began in another."""
-    earlier = [p for p in sorted(plan.folder.glob("run-*.json")) if p != plan.run_file]
+    earlier = {n: path for n, path in _numbered(plan.folder, _RUN_FILE).items() if n != plan.number}
+    before = [_facts_of_run_file(earlier[max(earlier)])] if earlier else []
     if plan.first_worker:
-        first = next(e for e in read_events(plan.journal) if e["event"] == "plan")
-        before, name = first, plan.journal.name
-    elif earlier:
-        try:
-            before, name = json.loads(earlier[-1].read_text()), earlier[-1].name
-        except ValueError as error:
-            raise HarnessError(f"{earlier[-1]} is not a run file. Name another folder with OUT=.") from error
-    else:
-        return
-    differing = differences(before, event)
-    if differing:
-        raise HarnessError(
-            f"this machine is not what {name} in {plan.folder} was measured on: {'; '.join(differing[:6])}. "
-            "A set holds one card and one environment: name another folder with OUT=."
-        )
+        before.append(next(e for e in read_events(plan.journal) if e["event"] == "plan") | {"in": plan.journal})
+    for facts in before:
+        differing = differences(facts, event)
+        if differing:
+            raise HarnessError(
+                f"this machine is not what {facts['in']} was measured on: {'; '.join(differing[:6])}. "
+                "A set holds one card and one environment: name another folder with OUT=."
+            )
+
+
+def _facts_of_run_file(path: Path) -> dict[str, Any]:
+    """The part of a run file that tells what it was measured on, and where that stands."""
+    try:
+        document = json.loads(path.read_text())
+        facts = {"device": document["device"], "environment": document["environment"], "in": path}
+        differences(facts, facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HarnessError(f"{path} is not a run file of this suite. Name another folder with OUT=.") from error
+    return facts
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -528,12 +574,15 @@ def source_hashes(benches: Path) -> dict[str, str]:
 
 
 def _source_hash(family: Path) -> str:
-    text = family.read_text()
-    tree = ast.parse(text)
+    source = family.read_bytes()
+    digest = hashlib.sha256(source)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return digest.hexdigest()[:12]  # the worker tells what is wrong with it
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "VERSION":
             return str(ast.literal_eval(node.value))
-    digest = hashlib.sha256(text.encode())
     for kernel in sorted(_imported_kernels(ast.walk(tree))):
         digest.update((ROOT / "kernels" / f"{kernel}.py").read_bytes())
     return digest.hexdigest()[:12]

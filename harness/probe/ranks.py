@@ -22,6 +22,7 @@ from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Meas
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
 _MOST_SAMPLES = 200
+_BLOCKED_LAUNCHES = 50
 
 
 class RankError(Exception):
@@ -43,6 +44,7 @@ class World:
     """The ranks of one family, alive until closed. After an error the world is gone: make a new one."""
 
     def __init__(self, ranks: int, device: str) -> None:
+        self.is_on_cpu = device == "cpu"
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ofpeak-ranks-")
         rendezvous = str(Path(self._folder.name) / "rendezvous")
@@ -108,8 +110,7 @@ def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any]
     """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time."""
     world.ask("open", body, dict(how))
     before = _judge(world.ask("check", FIRST_SEED), "before")
-    paces = world.ask("pace", protocol.window_s / _MOST_SAMPLES)
-    pace = _common_pace(paces, protocol)
+    pace = common_pace(world, protocol.window_s / _MOST_SAMPLES)
     group_s = pace.seconds_per_launch * pace.launches_per_group
     settle_groups = max(1, min(_MOST_SAMPLES, round(protocol.settle_s / group_s)))
     window_groups = max(4, min(_MOST_SAMPLES, round(protocol.window_s / group_s)))
@@ -156,12 +157,28 @@ def _judge(wrong_elements: Sequence[int], when: Any) -> Check:
     return check
 
 
-def _common_pace(paces: Sequence[Pace], protocol: Protocol) -> Pace:
-    """What all ranks can keep: the slowest launch decides the groups, and a rank that must block makes all block."""
-    slow = max(paces, key=lambda pace: pace.seconds_per_launch)
-    queue = next((pace.queue for pace in paces if pace.queue == "blocked"), slow.queue)
-    launches = min(pace.launches_per_group for pace in paces)
-    return Pace(queue, launches, slow.seconds_per_launch)
+def common_pace(world: World, group_s: float) -> Pace:
+    """One pace for all ranks: every rank must run the same number of collectives, or they wait for one another forever.
+
+    Decided here from the slowest rank's times, over probes of an agreed length.
+    """
+    most = min(world.ask("most_launches"))
+    if world.is_on_cpu:
+        world.ask("probe", 1, 0.0)
+        seconds = max(device_s for device_s, _ in world.ask("probe", 3, 0.0)) / 3
+        return Pace("host", max(1, min(most, round(group_s / seconds))), seconds)
+    from harness.probe.timing import pace_of, probe_launches, probe_spin_s
+
+    world.ask("probe", 1, 0.02)
+    device_s, host_s = (max(times) for times in zip(*world.ask("probe", 1, 0.02), strict=True))
+    launches = min(most, probe_launches(device_s))
+    answers = world.ask("probe", launches, probe_spin_s(host_s, launches))
+    device_s, host_s = (max(times) / launches for times in zip(*answers, strict=True))
+    pace = pace_of(device_s, host_s, group_s)
+    if pace.queue == "graph":
+        # Plain launches are what is measured here, as nccl-tests does, so they are blocked and not captured.
+        return Pace("blocked", min(most, _BLOCKED_LAUNCHES), device_s)
+    return replace(pace, launches_per_group=min(most, pace.launches_per_group))
 
 
 # --- in the rank's own process ------------------------------------------------------------------------------------
@@ -193,6 +210,7 @@ class _Rank:
     """The commands that a rank understands, one method each."""
 
     def __init__(self, seat: Seat) -> None:
+        import torch
         import torch.distributed as dist
 
         from harness.probe.device import discover
@@ -203,6 +221,7 @@ class _Rank:
         self._body: Any = None
         dist.init_process_group(
             "gloo" if seat.device == "cpu" else "nccl",
+            device_id=None if seat.device == "cpu" else torch.device(self._device.facts.torch_device),
             init_method=f"file://{seat.rendezvous}",
             rank=seat.rank,
             world_size=seat.ranks,
@@ -221,19 +240,23 @@ class _Rank:
         self._device.synchronize()
         return wrong
 
-    def pace(self, group_s: float) -> Pace:
-        """How this rank would group launches: ahead of the device if it can, else behind a blocking kernel."""
-        self._body.restore()
-        most = int(self._body.launches_before_overflow())
-        if self._seat.device == "cpu":
-            return _cpu_pace(self._body, group_s, most)
-        from harness.probe.timing import choose_pace
+    def most_launches(self) -> int:
+        """How many launches may follow one another before the body must be restored."""
+        return int(self._body.launches_before_overflow())
 
-        pace = choose_pace(self._body.launch, group_s)
-        if pace.queue == "graph":
-            # Plain launches are what is measured here (as nccl-tests does), so they are blocked, not captured.
-            return Pace("blocked", min(most, 50), pace.seconds_per_launch)
-        return replace(pace, launches_per_group=min(most, pace.launches_per_group))
+    def probe(self, launches: int, spin_s: float) -> tuple[float, float]:
+        """Device and host seconds of so many launches, all ranks starting together."""
+        if self._seat.device == "cpu":
+            self._body.restore()
+            began_s = time.perf_counter()
+            for i in range(launches):
+                self._body.launch(i)
+            seconds = time.perf_counter() - began_s
+            return seconds, seconds
+        from harness.probe.timing import time_behind_spin
+
+        device_s, host_s, _ = time_behind_spin(self._body.launch, launches, spin_s, 0, self._body.restore)
+        return device_s, host_s
 
     def run(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, Any]:
         """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
@@ -259,11 +282,3 @@ class _Rank:
         """Leave the world."""
         self._body = None
         self._dist.destroy_process_group()
-
-
-def _cpu_pace(body: Any, group_s: float, most: int) -> Pace:
-    began_s = time.perf_counter()
-    for i in range(3):
-        body.launch(i)
-    seconds = (time.perf_counter() - began_s) / 3
-    return Pace("host", max(1, min(most, round(group_s / seconds))), seconds)

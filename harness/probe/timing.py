@@ -73,9 +73,23 @@ def choose_pace(launch: Launch, group_s: float) -> Pace:
     """Measure one launch on device and host, and decide how to keep the device's queue full."""
     time_behind_spin(launch, 1, spin_s=1e-3)  # loads the spin kernel
     device_s, host_s, _ = time_behind_spin(launch, 1, spin_s=0.02)
-    launches = max(1, min(20, int(0.02 / max(device_s, 1e-7))))
-    device_s, host_s, _ = time_behind_spin(launch, launches, spin_s=0.002 + 3 * host_s * launches)
-    device_s, host_s = device_s / launches, host_s / launches
+    launches = probe_launches(device_s)
+    device_s, host_s, _ = time_behind_spin(launch, launches, probe_spin_s(host_s, launches))
+    return pace_of(device_s / launches, host_s / launches, group_s)
+
+
+def probe_launches(device_s: float) -> int:
+    """How many launches of that length tell both times well enough: 20, or what fits into 20 ms."""
+    return max(1, min(20, int(0.02 / max(device_s, 1e-7))))
+
+
+def probe_spin_s(host_s: float, launches: int) -> float:
+    """A spin long enough for the host to enqueue so many launches at that cost each."""
+    return 0.002 + 3 * host_s * launches
+
+
+def pace_of(device_s: float, host_s: float, group_s: float) -> Pace:
+    """The pace for launches of that length on the device and that cost on the host."""
     if host_s > _HOST_SHARE * device_s:
         return Pace("graph", max(1, min(_MOST_IN_FLIGHT, round(group_s / device_s))), device_s)
     # Never so many in a group that fewer than three groups fit into the queue.
@@ -181,16 +195,17 @@ class BlockedGroups:
         self.finished = 0
 
     def run_group(self) -> Group:
-        """One group; the spin is doubled until the queue is full when the device comes to it."""
+        """One group. If the queue was not full when the device came to it, the next group's spin is longer.
+
+        A group is never repeated: of several ranks one might repeat a collective that the others do not.
+        """
         if self._stamper is not None:
             self._opening.append(self._stamper.enqueue())
-        for _ in range(4):
-            device_s, host_s, was_full = time_behind_spin(
-                self._launch, self._launches, self._spin_s, self._position, self._prologue
-            )
-            self._position += self._launches
-            if was_full:
-                break
+        device_s, host_s, was_full = time_behind_spin(
+            self._launch, self._launches, self._spin_s, self._position, self._prologue
+        )
+        self._position += self._launches
+        if not was_full:
             self._spin_s = max(2 * self._spin_s, 2 * host_s)
         self.finished += 1
         return Group(device_s, self._launches, time.monotonic(), starved=not was_full)

@@ -1,0 +1,28 @@
+"""What the suite needs from others, and what of it this interpreter lacks; stdlib only, so that it can always tell."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+
+# Module and distribution. What starting the command needs, and what measuring needs: usual on GPU images.
+STARTING = {"rich": "rich", "typer": "typer"}
+READING = {**STARTING, "numpy": "numpy", "scipy": "scipy", "pydantic": "pydantic"}
+MEASURING = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "pytest": "pytest",
+    "pytest_benchmark": "pytest-benchmark",
+    **STARTING,
+}
+
+
+def lacking(needed: Mapping[str, str]) -> str:
+    """Everything that is missing in one sentence, with what to do; nothing if all is there."""
+    missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
+    if not missing:
+        return ""
+    return (
+        f"{sys.executable} lacks {', '.join(missing)}. Install them there (pip install {' '.join(missing)}), "
+        "or leave PYTHON unset and let `make bench` make its own environment."
+    )
