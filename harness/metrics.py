@@ -21,6 +21,8 @@ POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
 THERMAL_LEAST_RATIO = 0.01
 USER_CLOCK_LEAST_RATIO = 0.20
+# Below it, energy a launch would carry more of what lies between launches than its own error.
+BUSY_LEAST_RATIO = 0.97
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
 
 
@@ -236,10 +238,16 @@ def _cycles(samples: Samples, telemetry: Telemetry) -> Metric:
 
 
 def _energies(case: Case, samples: Samples, telemetry: Telemetry) -> tuple[Metric, ...]:
-    """Mean power, energy a launch, and energy a unit of the headline work: gross, with idle power in it."""
+    """Mean power, energy a launch, and energy a unit of the headline work: gross, with idle power in it.
+
+    Energy is given only where the launches fill the window: elsewhere the power is partly that of something else.
+    """
     reason = _missing(telemetry, "power_w", "power")
-    power_w, method = telemetry.power_w, telemetry.power_method
+    power_w, method, busy_ratio = telemetry.power_w, telemetry.power_method, telemetry.busy_ratio
     energy_j = None if power_w is None else power_w * samples.seconds_per_launch
+    if energy_j is not None and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
+        energy_j = None
+        reason = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
     if case.work:
         per_unit, unit = None if energy_j is None else energy_j / case.work[0].amount, f"J/{case.work[0].unit}"
     else:

@@ -134,10 +134,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What the device did in the samples' window. Reasons for what is unknown stand in `missing`, by field name."""
+    """What the device did in the samples' window. Reasons for what is unknown stand in `missing`, by field name.
+
+    `busy_ratio` is the samples' device time over the window's time by the clock on the wall: what lies between groups
+    (blocking kernels, restored buffers) is watched too, but it is not the launches'.
+    """
 
     settled: bool | None = None
     settle_s: float | None = None
+    busy_ratio: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_slowest_mhz: float | None = None
     sm_clock_fastest_mhz: float | None = None

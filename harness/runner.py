@@ -19,13 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import __version__, packages, store
+from harness import __version__, assembly, packages, store
 from harness.errors import ExitCode, HarnessError
 from harness.journal import Event, Journal, Tail, read_events
 from harness.model import Case, Order, Record, Run, from_plain, to_plain
@@ -203,7 +203,7 @@ def plan_resume(folder: Path, benches: Path) -> Plan:
     if not journals:
         raise HarnessError(f"nothing to resume: {folder} holds no journal of a run (run-NNN.jsonl).")
     number = max(journals)
-    run = store.run_from_events(read_events(journals[number]))
+    run = assembly.run_from_events(read_events(journals[number]))
     if not run.partial:
         raise HarnessError(f"nothing to resume: {journals[number]} finished all {len(run.records)} cases.")
     finished = tuple(r.key for r in run.records if r.outcome != "not_run")
@@ -222,7 +222,7 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
     return {int(match.group(1)): path for path in folder.iterdir() if (match := name.fullmatch(path.name))}
 
 
-def _series(order: Order, runs: int, folder: Path, benches: Path, stop: Stop) -> Iterator[Event]:
+def _series(order: Order, runs: int, folder: Path, benches: Path, stop: Stop) -> Generator[Event]:
     _make_writable(folder)
     with _locked(folder):
         for _ in range(runs):
@@ -261,9 +261,10 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _naming_gpu(gpu: int, series: Iterator[Event]) -> Iterator[Event]:
-    for event in series:
-        yield {**event, "gpu": gpu}
+def _naming_gpu(gpu: int, series: Generator[Event]) -> Generator[Event]:
+    with closing(series):
+        for event in series:
+            yield {**event, "gpu": gpu}
 
 
 def _all_at_once(series: Sequence[Iterator[Event]], stop: Stop) -> Iterator[Event]:
@@ -307,7 +308,9 @@ def _stopped_by_signals(stop: Stop) -> Iterator[None]:
 
     A signal that is ignored stays ignored: `nohup make bench` outlives its terminal.
     """
-    names = [name for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) != signal.SIG_IGN]
+    names = [
+        name for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) != signal.SIG_IGN
+    ]
     previous = {name: signal.signal(name, lambda signum, _: stop.set(signum)) for name in names}
     try:
         yield
@@ -320,22 +323,26 @@ def _stopped_by_signals(stop: Stop) -> Iterator[None]:
 
 
 def _supervised(plan: Plan, stop: Stop) -> Iterator[Event]:
-    """One run from its order to its file; an interrupted one is saved with what it has."""
+    """One run from its order to its file; one that ends early is saved with what it has."""
     journal = Journal(plan.journal)
+    past_bytes = plan.journal.stat().st_size
     supervisor = _Supervisor(plan, journal, stop)
     try:
         yield from supervisor.events()
-    except (Interrupted, GeneratorExit) as error:
+    except (Interrupted, GeneratorExit, HarnessError) as error:
         supervisor.kill()
-        journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
-        if supervisor.planned or plan.first_worker:
+        has_news = bool(supervisor.finished - set(plan.skip))
+        if has_news or ((supervisor.planned or past_bytes) and not isinstance(error, HarnessError)):
+            journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
             save_from_journal(plan.journal, plan.run_file)
+        elif past_bytes:
+            os.truncate(plan.journal, past_bytes)  # as if it had not been tried: it can still be resumed
+        else:
+            plan.journal.unlink()  # nothing to resume
+        if plan.run_file.exists():
             stop.run_files.append(plan.run_file)
-        raise
-    except HarnessError:
-        supervisor.kill()
-        if not plan.first_worker and not supervisor.finished:
-            plan.journal.unlink()  # refused before it measured anything: there is nothing to resume
+        if isinstance(error, HarnessError) and has_news:
+            raise HarnessError(f"{error} Finished cases are in {plan.run_file}.", error.exit_code) from error
         raise
     finally:
         supervisor.kill()
@@ -346,7 +353,7 @@ def _supervised(plan: Plan, stop: Stop) -> Iterator[Event]:
 
 def save_from_journal(journal: Path, run_file: Path) -> Run:
     """Compose the run file from the journal and put it in place at once."""
-    run = store.run_from_events(read_events(journal))
+    run = assembly.run_from_events(read_events(journal))
     store.save(run, run_file)
     return run
 

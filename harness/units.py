@@ -16,8 +16,8 @@ def significant(value: float, digits: int = 4) -> str:
     """A number to so many significant digits, never in exponent form: 4231.4 -> '4231', 0.51234 -> '0.5123'."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
+    rounded = float(f"{value:.{digits - 1}e}")  # first, so that 999.96 is 1000 and not 1000.0
+    return f"{rounded:.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def format_rate(per_second: float | None, unit: str) -> str:

@@ -34,9 +34,11 @@ class TorchChecker:
 
     def fingerprint(self, buffer: torch.Tensor) -> int:
         """A sum over the buffer's bits, weighted by position modulo a prime: equal for equal bits."""
-        words = (buffer.cuda() if _is_beside_gpu(buffer) else buffer).view(torch.uint8).view(-1)
-        words = words[: len(words) // 4 * 4].view(torch.int32)
-        total = 0
+        bits = (buffer.cuda() if _is_beside_gpu(buffer) else buffer).view(torch.uint8).view(-1)
+        whole = len(bits) // 4 * 4
+        words = bits[:whole].view(torch.int32)
+        # The bytes after the last whole word, in digits that no sum of words below 2**64 fills.
+        total = int.from_bytes(bytes(bits[whole:].tolist()), "little") << 128
         for start, piece in enumerate(words.split(_CHUNK)):
             weights = torch.arange(piece.numel(), device=piece.device, dtype=torch.int64) % 65521 + 1
             total += int((piece.to(torch.int64) * weights).sum()) * (start + 1)
@@ -46,6 +48,8 @@ class TorchChecker:
         """SQNR in dB, or for `exact` the number of elements that differ (a NaN always differs)."""
         if not exact:
             return sqnr_db(actual, expected)
+        if actual.shape != expected.shape:
+            raise ValueError(f"actual is {tuple(actual.shape)}, expected {tuple(expected.shape)}")
         pieces = zip(actual.reshape(-1).split(_CHUNK), expected.reshape(-1).split(_CHUNK), strict=True)
         return float(sum(int((a != e).sum()) for a, e in pieces))
 

@@ -4,12 +4,15 @@
 but Triton's own launch; `copy(source, out)` plans and launches at once.
 
 What makes them fast, on an H200 (4.8 TB/s by its data sheet):
-- Every thread moves 16 bytes at a time (8 in add and triad). The compiler may only join elements so where no mask can
-  part them, so all whole blocks run without a mask and only the last, partial block has one.
-- Mixed reads and writes want many small programs: a block of 512 elements, one access a thread and array. Larger
-  tiles a program (8 Ki elements and more) lose 6 %, tensor descriptors 11 %.
-- What streams through once is marked so (`evict_first`, `.cs`), which leaves L2 to the accesses still in flight.
+- Every thread moves 16 bytes at a time. The compiler may only join elements so where no mask can part them, so all
+  whole blocks run without a mask and only the last, partial block has one.
+- Mixed reads and writes want many small programs: a block of 512 elements on 4 warps, one access a thread and array.
+  In copy, 1024 elements lose 0.5 to 1 % and 2048 lose 1 to 4 %; 256 on 2 warps lose 20 %.
+- Stores are marked as written once (`evict_first`, `.cs`). Loads are not: `evict_first` on loads looks as right and
+  costs 1 to 5 %.
 - Reading alone wants the opposite: few persistent programs that each keep several blocks under way (see `plan_read`).
+
+Figures in this file: 4 GiB of float32 an array, sustained, driver 580.159.04, triton 3.6, spread 0.1 % within a card.
 """
 
 from collections.abc import Callable
@@ -41,8 +44,7 @@ def copy_kernel(source: tl.tensor, out: tl.tensor, size: tl.tensor, EVEN: tl.con
     source += start
     out += start
     if EVEN or start + BLOCK <= size:
-        value = tl.load(source + lane, eviction_policy="evict_first")
-        tl.store(out + lane, value, eviction_policy="evict_first")
+        tl.store(out + lane, tl.load(source + lane), eviction_policy="evict_first")
     else:
         inside = lane < size - start
         tl.store(out + lane, tl.load(source + lane, mask=inside), mask=inside)
@@ -103,7 +105,7 @@ def scale_kernel(
     source += start
     out += start
     if EVEN or start + BLOCK <= size:
-        value = tl.load(source + lane, eviction_policy="evict_first").to(tl.float32) * factor
+        value = tl.load(source + lane).to(tl.float32) * factor
         tl.store(out + lane, value.to(out.dtype.element_ty), eviction_policy="evict_first")
     else:
         inside = lane < size - start
@@ -128,8 +130,9 @@ def triad_kernel(
     b += start
     out += start
     if EVEN or start + BLOCK <= size:
-        value_a = tl.load(a + lane, eviction_policy="evict_first").to(tl.float32)
-        value_b = tl.load(b + lane, eviction_policy="evict_first").to(tl.float32)
+        # .cg: through L2 only, L1 would serve nothing twice.
+        value_a = tl.load(a + lane, cache_modifier=".cg").to(tl.float32)
+        value_b = tl.load(b + lane, cache_modifier=".cg").to(tl.float32)
         tl.store(out + lane, (value_a + factor * value_b).to(out.dtype.element_ty), cache_modifier=".cs")
     else:
         inside = lane < size - start
@@ -170,13 +173,13 @@ def plan_scale(source: torch.Tensor, out: torch.Tensor, factor: float) -> Launch
 def plan_add(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Launch:
     """A launch of out = a + b; two reads and one write an element."""
     _require_arrays(add_kernel, a=a, b=b, out=out)
-    return _elementwise(add_kernel, (a, b, out), out, block=512, warps=8)
+    return _elementwise(add_kernel, (a, b, out), out, block=512, warps=4)
 
 
 def plan_triad(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, factor: float) -> Launch:
     """A launch of out = a + factor * b, STREAM's triad; two reads and one write an element."""
     _require_arrays(triad_kernel, a=a, b=b, out=out)
-    return _elementwise(triad_kernel, (a, b, out, float(factor)), out, block=512, warps=8)
+    return _elementwise(triad_kernel, (a, b, out, float(factor)), out, block=512, warps=4)
 
 
 def plan_read(source: torch.Tensor, partials: torch.Tensor) -> Launch:

@@ -4,9 +4,11 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from harness.errors import ExitCode, HarnessError
 from harness.model import DeviceFacts, Fact, Telemetry
 from harness.probe.load import Group, Launch, Pace, Prologue
 
@@ -58,6 +60,23 @@ class ScriptedDevice:
             "card": Fact("c0ffee"),
             "site_key": Fact("abc123", role="informative"),
         }
+
+
+class ImpatientDevice(ScriptedDevice):
+    """A scripted device whose cases are ended after little more than a second."""
+
+    allowance_s = 0.6
+
+
+class LostDevice(ScriptedDevice):
+    """A scripted device that can be opened once: the file that OFPEAK_TEST_LOST names remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        opened = Path(os.environ["OFPEAK_TEST_LOST"])
+        if opened.exists():
+            raise HarnessError("the GPU has fallen off the bus. Reset it.", ExitCode.INCONCLUSIVE)
+        opened.touch()
 
 
 class ScriptedLoad:

@@ -53,7 +53,7 @@ ENVIRONMENT = {
     "label": Fact(None, status="not set", role="informative"),
 }
 
-COPY = Case("copy", {"bytes": 4 * 2**30, "impl": "torch"}, (Work(8e9, "B", "memory", "read + write"),))
+COPY = Case("copy", {"bytes": 4 * 2**30, "impl": "torch"}, (Work(6e9, "B", "memory", "read + write"),))
 GEMM = Case(
     "gemm",
     {"dtype": "bf16", "impl": "torch", "k": 8192, "m": 8192, "n": 8192},
@@ -62,7 +62,7 @@ GEMM = Case(
 ALL_REDUCE = Case(
     "all_reduce",
     {"bytes": 2**30, "dtype": "bf16"},
-    (Work(2e9, "B", None, "bus", no_peak="algorithm unknown"), Work(1e9, "B", None, "algorithm")),
+    (Work(3e9, "B", None, "bus", no_peak="algorithm unknown"), Work(1.5e9, "B", None, "algorithm")),
 )
 
 
@@ -76,19 +76,25 @@ def ratio(name: str, value: float | None, reason: str = "") -> Metric:
     return Metric(name, value, "", "higher", reason=reason)
 
 
+def time(seconds: float) -> Metric:
+    """The time of one launch."""
+    return Metric("time", seconds, "s", "lower")
+
+
 def copy_record(rate_bytes_per_s: float = 3e12) -> Record:
-    """A copy at three quarters of the memory's peak."""
+    """A copy at three quarters of the memory's peak: 6 GB in 2 ms, 1.2 J of 600 W."""
     return Record(
         COPY.key,
         "memory",
         COPY,
         "measured",
-        samples=Samples((0.001, 0.001), 10, 0.02, "events", "stream"),
+        samples=Samples((0.002, 0.002), 10, 0.04, "events", "stream"),
         telemetry=Telemetry(
             settled=True, sm_clock_mhz=1979.0, nvml_sm_clock_mhz=1980.0, power_w=600.0, limited_by="none"
         ),
         metrics=(
             rate(rate_bytes_per_s, label="read + write"),
+            time(6e9 / rate_bytes_per_s),
             ratio("spec_ratio", rate_bytes_per_s / 4e12),
             ratio("at_clock_ratio", None, "not compute-bound"),
             Metric("energy_per_work", 200e-12, "J"),
@@ -125,7 +131,7 @@ def gemm_record() -> Record:
 
 
 def all_reduce_record() -> Record:
-    """An all-reduce with its two bandwidths and no share of the link."""
+    """An all-reduce with its two bandwidths and no share of the link: 3 GB on the bus in 10 ms."""
     return Record(
         ALL_REDUCE.key,
         "collectives",
@@ -133,7 +139,8 @@ def all_reduce_record() -> Record:
         "measured",
         metrics=(
             rate(300e9, label="bus"),
-            rate(150e9, name="rate.2", label="algorithm"),
+            rate(150e9, name="rate.algorithm", label="algorithm"),
+            time(0.01),
             ratio("spec_ratio", None, "the algorithm is not known"),
         ),
         wall_s=2.0,
@@ -184,7 +191,12 @@ def cpu_copy_record() -> Record:
     return replace(
         copy_record(),
         telemetry=Telemetry(missing={"sm_clock_mhz": no_device, "nvml_sm_clock_mhz": no_device, "power_w": no_device}),
-        metrics=(rate(10e9, label="read + write"), ratio("spec_ratio", None, NO_SHEET.reason)),
+        metrics=(
+            rate(10e9, label="read + write"),
+            time(0.6),
+            ratio("spec_ratio", None, NO_SHEET.reason),
+            Metric("energy_per_work", None, "J/B", reason=no_device),
+        ),
     )
 
 

@@ -168,9 +168,30 @@ def run_set(tmp_path: Path) -> Path:
 def test_show_prints_one_run_file(run_set: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert exit_status(["show", str(run_set / "1.json")]) == ExitCode.DONE
-    out = capsys.readouterr().out
-    assert "  2.900 TB/s  0.10 %  72.5 %" in out
-    assert out.endswith(f"run file: {run_set}/1.json\n")
+    assert (
+        capsys.readouterr().out
+        == f"""\
+╭─ ofpeak 0.1.0 ─────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                    │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9         │
+│ power     limit 700 W (default 700 W), ECC on                                      │
+│ card      c0ffee                                                                   │
+│ run       profile quick, 2026-01-02T01:00:00Z                                      │
+│ peaks     data sheet row 'Test SXM'                                                │
+│           memory 4.000 TB/s                                                        │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
+╰────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                          of    time a     MHz true       pJ per  limited
+        rate  ± 95 %    spec    launch       / NVML    W       B  by
+copy/bytes=4294967296,impl=torch (4 GiB)
+  2.900 TB/s  0.10 %  72.5 %  2.069 ms  1979 / 1980  600   200.0  none
+  share of the traffic that L2 could serve: at most 1.0 %
+
+run file: {run_set}/1.json
+"""
+    )
 
 
 def test_show_prints_the_medians_of_a_folder(run_set: Path, capsys: pytest.CaptureFixture[str]):

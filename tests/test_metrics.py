@@ -1,8 +1,10 @@
 """Figures derived from samples and telemetry, with values that can be checked in the head."""
 
+from dataclasses import replace
+
 import pytest
 
-from harness.metrics import derive_metrics, find_bound, limiting_factor, warnings_of
+from harness.metrics import BUSY_LEAST_RATIO, derive_metrics, find_bound, limiting_factor, warnings_of
 from harness.model import Case, DeviceFacts, Peak, PeakSheet, Samples, Telemetry, Work
 from harness.specs import lookup
 
@@ -206,6 +208,24 @@ def test_cycles_power_and_energy_belong_to_one_launch():
     assert metrics["energy"].value == 1200.0
     assert (metrics["energy_per_work"].value, metrics["energy_per_work"].unit) == (2.5e-9, "J/FLOP")
     assert metrics["nvml_clock_ratio"].value == pytest.approx(1.1)
+
+
+def test_energy_is_unknown_where_launches_fill_too_little_of_the_window():
+    metrics = metrics_of(GEMM, telemetry=replace(LOADED, busy_ratio=0.84))
+    reason = "launches fill only 84 % of the window in which power was read"
+    for name in ("energy", "energy_per_work"):
+        assert (metrics[name].value, metrics[name].reason) == (None, reason)
+    assert metrics["power"].value == 600.0
+
+
+@pytest.mark.parametrize("busy_ratio", [None, BUSY_LEAST_RATIO, 1.0])
+def test_energy_is_known_where_launches_fill_the_window_or_nobody_watched_that(busy_ratio):
+    assert metrics_of(GEMM, telemetry=replace(LOADED, busy_ratio=busy_ratio))["energy"].value == 1200.0
+
+
+def test_an_unread_power_is_the_reason_before_an_idle_window():
+    telemetry = Telemetry(busy_ratio=0.5, missing={"power_w": "NVML says not supported"})
+    assert metrics_of(GEMM, telemetry=telemetry)["energy"].reason == "NVML says not supported"
 
 
 def test_what_was_not_watched_is_unknown_with_the_telemetrys_reason():

@@ -22,17 +22,18 @@ def test_a_run_becomes_tables():
 - power: limit 700 W (default 700 W), ECC on
 - card: c0ffee
 - run: profile quick, 2026-01-02T03:04:05Z
-- peaks: exact data sheet row 'Test SXM'
-  - memory 4.000 TB/s, bf16 1000 TFLOP/s (unverified)
+- peaks: data sheet row 'Test SXM'
+  - bf16 1000 TFLOP/s (unverified)
+  - memory 4.000 TB/s
 - units: dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2\\*\\*20 B)
 
 ### memory
 
 Counted: read + write
 
-| case | rate | ± 95 % | of spec | at clock | MHz true / NVML | W | pJ per B | limited by |
+| case | rate | ± 95 % | of spec | time a launch | MHz true / NVML | W | pJ per B | limited by |
 | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |
-| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 0.10 % | 75.0 % | – | 1979 / 1980 | 600 | 200.0 | none |
+| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 0.10 % | 75.0 % | 2.000 ms | 1979 / 1980 | 600 | 200.0 | none |
 
 - share of the traffic that L2 could serve: at most 1.0 %
 
@@ -40,7 +41,7 @@ Counted: read + write
 
 | case | rate | ± 95 % | of spec | at clock | cycles a launch | MHz true / NVML | W | pJ per FLOP | limited by | notes |
 | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- | :--- |
-| `gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192` | 670.0 TFLOP/s | 0.20 % | 67.0 % | 92.0 % | 2.200 M | 1343 / 1471 | 695 | 1.037 | power | \\~ ¹ ? |
+| `gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192` | 670.0 TFLOP/s | 0.20 % | 67.0 % | 92.0 % | 2.200 M | 1343 / 1471 | 695 | 1.037 | power | \\~ ? ¹ |
 
 - \\~ unsettled: power still moved
 - ? unverified peak: 'bf16' was recalled
@@ -48,9 +49,9 @@ Counted: read + write
 
 ### collectives
 
-| case | rate | ± 95 % | of spec | at clock | MHz true / NVML | W | pJ per B | limited by |
+| case | rate | ± 95 % | of spec | time a launch | MHz true / NVML | W | pJ per B | limited by |
 | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |
-| `all_reduce/bytes=1073741824,dtype=bf16` (1 GiB) | 300.0 GB/s bus<br>150.0 GB/s algorithm | 0.10 % | – | – | – | – | – | – |
+| `all_reduce/bytes=1073741824,dtype=bf16` (1 GiB) | 300.0 GB/s bus<br>150.0 GB/s algorithm | 0.10 % | – | 10.00 ms | – | – | – | – |
 
 - no share of a peak (1 case): the algorithm is not known
 
@@ -78,7 +79,7 @@ def test_a_set_becomes_medians_and_spreads():
 - power: limit 700 W (default 700 W), ECC on
 - card: c0ffee
 - runs: profile quick × 3; 2026-01-02T01:00:00Z to 2026-01-02T03:00:00Z; medians over runs
-- peaks: exact data sheet row 'Test SXM'
+- peaks: data sheet row 'Test SXM'
   - memory 4.000 TB/s
 - units: dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2\\*\\*20 B)
 
@@ -86,9 +87,9 @@ def test_a_set_becomes_medians_and_spreads():
 
 Counted: read + write
 
-| case | rate | sd over runs | of spec | at clock | MHz true / NVML | W | pJ per B | limited by |
+| case | rate | sd over runs | of spec | time a launch | MHz true / NVML | W | pJ per B | limited by |
 | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |
-| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 3.33 % (3) | 75.0 % | – | 1979 / 1980 | 600 | 200.0 | none |
+| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 3.33 % (3) | 75.0 % | 2.000 ms | 1979 / 1980 | 600 | 200.0 | none |
 
 - share of the traffic that L2 could serve: at most 1.0 %
 

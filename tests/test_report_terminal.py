@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.model import Fact, Metric, Order, Run
+from harness.model import Case, Fact, Metric, Order, Record, Run, Telemetry, Work
 from harness.report.summary import summarize
 from harness.report.terminal import print_summary
 from tests import hand_made
@@ -30,32 +30,33 @@ def test_a_run_on_a_gpu_is_printed_whole():
 │ power     limit 700 W (default 700 W), ECC on                                      │
 │ card      c0ffee                                                                   │
 │ run       profile quick, 2026-01-02T03:04:05Z                                      │
-│ peaks     exact data sheet row 'Test SXM'                                          │
-│           memory 4.000 TB/s, bf16 1000 TFLOP/s (unverified)                        │
+│ peaks     data sheet row 'Test SXM'                                                │
+│           bf16 1000 TFLOP/s (unverified)                                           │
+│           memory 4.000 TB/s                                                        │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
 ╰────────────────────────────────────────────────────────────────────────────────────╯
 
 memory  counted: read + write
-                          of     at     MHz true       pJ per  limited
-        rate  ± 95 %    spec  clock       / NVML    W       B  by
+                          of    time a     MHz true       pJ per  limited
+        rate  ± 95 %    spec    launch       / NVML    W       B  by
 copy/bytes=4294967296,impl=torch (4 GiB)
-  3.000 TB/s  0.10 %  75.0 %      –  1979 / 1980  600   200.0  none
+  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600   200.0  none
   share of the traffic that L2 could serve: at most 1.0 %
 
 gemm
                              of      at  cycles a     MHz true       pJ per  limited
            rate  ± 95 %    spec   clock    launch       / NVML    W    FLOP  by
 gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192
-  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %   2.200 M  1343 / 1471  695   1.037  power    ~ ¹ ?
+  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %   2.200 M  1343 / 1471  695   1.037  power    ~ ? ¹
   ~  unsettled: power still moved
   ?  unverified peak: 'bf16' was recalled
   ¹  3 of 50 samples throttled
 
 collectives
-                                   of     at  MHz true     pJ per  limited
-        rate             ± 95 %  spec  clock    / NVML  W       B  by
+                                   of    time a  MHz true     pJ per  limited
+        rate             ± 95 %  spec    launch    / NVML  W       B  by
 all_reduce/bytes=1073741824,dtype=bf16 (1 GiB)
-  300.0 GB/s  bus        0.10 %     –      –         –  –       –  –
+  300.0 GB/s  bus        0.10 %     –  10.00 ms         –  –       –  –
   150.0 GB/s  algorithm
   no share of a peak (1 case): the algorithm is not known
 
@@ -84,11 +85,11 @@ def test_a_run_without_peaks_telemetry_or_a_gpu_shows_dashes_and_why():
 ╰────────────────────────────────────────────────────────────────────────────────────╯
 
 memory  counted: read + write
-                                                             of    at MHz true   pJ per limited
-case                                           rate ± 95 % spec clock   / NVML W      B by
-copy/bytes=4294967296,impl=torch (4 GiB) 10.00 GB/s 0.10 %    –     –        – –      – –
+                                                             of   time a MHz true   pJ per limited
+case                                           rate ± 95 % spec   launch   / NVML W      B by
+copy/bytes=4294967296,impl=torch (4 GiB) 10.00 GB/s 0.10 %    – 600.0 ms        – –      – –
   no share of a peak (1 case): no data sheet for 'Test CPU'; peak ratios are left empty
-  no true clock, NVML clock, power (1 case): no NVIDIA device
+  no true clock, NVML clock, power, energy (1 case): no NVIDIA device
 
 checked, not timed
   1 case: Triton's interpreter on a CPU: correctness only
@@ -109,16 +110,16 @@ def test_a_set_shows_medians_and_the_spread_between_runs():
 │ power     limit 700 W (default 700 W), ECC on                                                │
 │ card      c0ffee                                                                             │
 │ runs      profile quick × 3; 2026-01-02T01:00:00Z to 2026-01-02T03:00:00Z; medians over runs │
-│ peaks     exact data sheet row 'Test SXM'                                                    │
+│ peaks     data sheet row 'Test SXM'                                                          │
 │           memory 4.000 TB/s                                                                  │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)           │
 ╰──────────────────────────────────────────────────────────────────────────────────────────────╯
 
 memory  counted: read + write
-                 sd over      of     at     MHz true       pJ per  limited
-        rate        runs    spec  clock       / NVML    W       B  by
+                 sd over      of    time a     MHz true       pJ per  limited
+        rate        runs    spec    launch       / NVML    W       B  by
 copy/bytes=4294967296,impl=torch (4 GiB)
-  3.000 TB/s  3.33 % (3)  75.0 %      –  1979 / 1980  600   200.0  none
+  3.000 TB/s  3.33 % (3)  75.0 %  2.000 ms  1979 / 1980  600   200.0  none
   share of the traffic that L2 could serve: at most 1.0 %
 
 3 run files in: s
@@ -136,7 +137,7 @@ def test_an_empty_run_says_that_nothing_was_measured():
 │ power     limit 700 W (default 700 W), ECC on                                      │
 │ card      c0ffee                                                                   │
 │ run       profile quick, 2026-01-02T03:04:05Z                                      │
-│ peaks     exact data sheet row 'Test SXM'                                          │
+│ peaks     data sheet row 'Test SXM' (unused here)                                  │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
 ╰────────────────────────────────────────────────────────────────────────────────────╯
 
@@ -160,18 +161,18 @@ def test_a_narrow_terminal_gets_sentences():
 │ power     limit 700 W (default 700 W), ECC on  │
 │ card      c0ffee                               │
 │ run       profile quick, 2026-01-02T03:04:05Z  │
-│ peaks     exact data sheet row 'Test SXM'      │
-│           memory 4.000 TB/s, bf16 1000 TFLOP/s │
-│           (unverified)                         │
+│ peaks     data sheet row 'Test SXM'            │
+│           bf16 1000 TFLOP/s (unverified)       │
+│           memory 4.000 TB/s                    │
 │ units     dense peaks; SI rates (1 GB/s = 1e9  │
 │           B/s); binary sizes (1 MiB = 2**20 B) │
 ╰────────────────────────────────────────────────╯
 
 memory  counted: read + write
 copy/bytes=4294967296,impl=torch (4 GiB)
-  3.000 TB/s, ± 0.10 %, 75.0 % of spec, – at
-  clock, 1979 / 1980 MHz true / NVML, 600 W, 200.0
-  pJ per B, limited by none
+  3.000 TB/s, ± 0.10 %, 75.0 % of spec, 2.000 ms a
+  launch, 1979 / 1980 MHz true / NVML, 600 W,
+  200.0 pJ per B, limited by none
   share of the traffic that L2 could serve: at
      most 1.0 %
 
@@ -180,7 +181,7 @@ gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192
   670.0 TFLOP/s, ± 0.20 %, 67.0 % of spec, 92.0 %
   at clock, 2.200 M cycles a launch, 1343 / 1471
   MHz true / NVML, 695 W, 1.037 pJ per FLOP,
-  limited by power, ~ ¹ ?
+  limited by power, ~ ? ¹
   ~  unsettled: power still moved
   ?  unverified peak: 'bf16' was recalled
   ¹  3 of 50 samples throttled
@@ -243,3 +244,93 @@ def test_the_bytes_of_a_gemm_appear_only_where_they_bind():
     text = printed([hand_made.gpu_run(by_memory)], width=160)
     assert "1.000 TB/s  operands once" in text
     assert "25.0 % memory" in text
+
+
+def with_metric(record: Record, metric: Metric) -> Record:
+    """The record with that metric in place of its own of the same name."""
+    return replace(record, metrics=(*(m for m in record.metrics if m.name != metric.name), metric))
+
+
+def lines_of(table: str, text: str) -> list[str]:
+    """The lines of one table, without its title."""
+    lines = [*text.splitlines(), ""]
+    first = next(i for i, line in enumerate(lines) if line.startswith(table)) + 1
+    return lines[first : lines.index("", first)]
+
+
+def test_energy_above_a_hundred_thousand_picojoules_is_told_in_si_steps():
+    energies_j = (99_999e-12, 0.1e-6, 3.4e-6, 200e-6)
+    records = [
+        replace(
+            with_metric(hand_made.copy_record(), Metric("energy_per_work", energy_j, "J/B")),
+            key=f"copy/set={n}",
+        )
+        for n, energy_j in enumerate(energies_j)
+    ]
+    assert lines_of("memory", printed([hand_made.gpu_run(*records)])) == [
+        "                                            of    time a     MHz true        pJ per  limited",
+        "case                      rate  ± 95 %    spec    launch       / NVML    W        B  by",
+        "copy/set=0 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600    99999  none",
+        "copy/set=1 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600  100.0 k  none",
+        "copy/set=2 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600  3.400 M  none",
+        "copy/set=3 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600  200.0 M  none",
+        "  share of the traffic that L2 could serve: at most 1.0 %",
+    ]
+
+
+def test_energy_that_other_work_would_falsify_is_a_dash_with_its_reason():
+    records = [
+        replace(
+            with_metric(
+                hand_made.copy_record(),
+                Metric(
+                    "energy_per_work",
+                    None,
+                    "J/B",
+                    reason=f"launches fill only {percent} % of the window in which power was read",
+                ),
+            ),
+            key=f"copy/set={percent}",
+        )
+        for percent in (9, 84, 31)
+    ]
+    assert lines_of("memory", printed([hand_made.gpu_run(*records)])) == [
+        "                                             of    time a     MHz true       pJ per  limited",
+        "case                       rate  ± 95 %    spec    launch       / NVML    W       B  by",
+        "copy/set=9 (4 GiB)   3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600       –  none",
+        "copy/set=84 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600       –  none",
+        "copy/set=31 (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  1979 / 1980  600       –  none",
+        "  no energy (3 cases): launches fill only 9 to 84 % of the window in which power was read",
+        "  share of the traffic that L2 could serve: at most 1.0 %",
+    ]
+
+
+def test_equal_rates_share_a_line():
+    """Over two ranks a ring's bus bytes are the buffer's: both rates stood on lines of their own, twice the same."""
+    record = with_metric(hand_made.all_reduce_record(), hand_made.rate(300e9, name="rate.algorithm", label="algorithm"))
+    assert lines_of("collectives  counted: bus = algorithm", printed([hand_made.gpu_run(record)])) == [
+        "                        of    time a  MHz true     pJ per  limited",
+        "        rate  ± 95 %  spec    launch    / NVML  W       B  by",
+        "all_reduce/bytes=1073741824,dtype=bf16 (1 GiB)",
+        "  300.0 GB/s  0.10 %     –  10.00 ms         –  –       –  –",
+        "  no share of a peak (1 case): the algorithm is not known",
+    ]
+    four = replace(hand_made.all_reduce_record(), key="all_reduce/ranks=4")
+    assert lines_of("collectives", printed([hand_made.gpu_run(replace(record, key="all_reduce/ranks=2"), four)])) == [
+        "                                                               of   time a MHz true   pJ per limited",
+        "case                             rate                 ± 95 % spec   launch   / NVML W      B by",
+        "all_reduce/ranks=2 (1 GiB) 300.0 GB/s bus = algorithm 0.10 %    – 10.00 ms        – –      – –",
+        "all_reduce/ranks=4 (1 GiB) 300.0 GB/s bus             0.10 %    – 10.00 ms        – –      – –",
+        "                           150.0 GB/s algorithm",
+        "  no share of a peak (2 cases): the algorithm is not known",
+    ]
+
+
+def test_the_header_names_the_pcie_link_that_copies_are_held_against():
+    """Shares of the host link stood in the table while the header did not say of what."""
+    case = Case("memcpy", {"direction": "h2d"}, (Work(32e9, "B", "host_link", "one way"),))
+    # Gen1 x8: 2.5 GT/s x 8/10 x 8 / 8 = 2 GB/s
+    link = Telemetry(pcie_generation=1, pcie_lanes=8)
+    record = replace(hand_made.copy_record(), key=case.key, case=case, telemetry=link)
+    text = printed([hand_made.gpu_run(hand_made.copy_record(), record)])
+    assert "│           memory 4.000 TB/s, host_link 2.000 GB/s (PCIe as negotiated) " in text

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.assembly import run_from_events
 from harness.errors import ExitCode, HarnessError
 from harness.journal import Journal, read_events
 from harness.model import (
@@ -31,7 +32,7 @@ from harness.model import (
     Worker,
     to_plain,
 )
-from harness.store import SCHEMA_VERSION, compose, frame, load, load_set, run_from_events, save, schema_text
+from harness.store import SCHEMA_VERSION, compose, frame, load, load_set, save, schema_text
 
 pytest.importorskip("pydantic")
 
@@ -617,7 +618,8 @@ def test_events_of_a_later_version_are_passed_over_and_damaged_ones_refused():
 def test_composing_loads_neither_pydantic_nor_pandas(tmp_path):
     """GPU images seldom have them: a run must be saved there."""
     program = (
-        "import sys, json; from pathlib import Path; from harness.store import run_from_events, save\n"
+        "import sys, json; from pathlib import Path\n"
+        "from harness.assembly import run_from_events; from harness.store import save\n"
         "save(run_from_events(json.load(sys.stdin)), Path(sys.argv[1]))\n"
         "print(sorted({'pydantic', 'pandas', 'torch', 'pytest'} & set(sys.modules)))"
     )

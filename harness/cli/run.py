@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from harness import packages
 from harness.errors import ExitCode, HarnessError
 from harness.model import PROFILES, Order, Run
 
@@ -148,6 +149,9 @@ def split_patterns(text: str) -> list[str]:
 
 def execute(request: Request) -> int:
     """Start the runner, draw its events, print the summary: the one place where this verb meets `runner`."""
+    lacking = packages.lacking(packages.MEASURING)  # the runner's own imports would fail first, and name one
+    if lacking:
+        raise HarnessError(lacking)
     from harness import runner
     from harness.cli.output import standard_console
     from harness.cli.show import write_summaries
@@ -161,13 +165,21 @@ def execute(request: Request) -> int:
             for event in runner.execute(order, request.runs, request.out, request.resume):
                 if event["event"] == "saved":
                     saved.append((event["path"], event["run"]))
-                else:
-                    progress.handle(event)
+                progress.handle(event)
     except runner.Interrupted as interrupt:
-        sys.stderr.write(f"ofpeak: stopped by {interrupt}; finished cases are kept. Go on with RESUME=<the set>.\n")
+        sys.stderr.write(f"ofpeak: {interrupted_message(str(interrupt), interrupt.run_files)}\n")
         return 128 + interrupt.signum
     write_summaries(summarize([run for _, run in saved], [path for path, _ in saved]))
     return exit_code_of([run for _, run in saved])
+
+
+def interrupted_message(signal_name: str, run_files: Sequence[Path]) -> str:
+    """What a signal left, and how to go on from there."""
+    if not run_files:
+        return f"stopped by {signal_name} before a case was planned. Nothing was measured."
+    files = ", ".join(str(file) for file in run_files)
+    how = " or ".join(f"RESUME={file.parent}" for file in run_files)
+    return f"stopped by {signal_name}; finished cases are in {files}. Go on with `make bench {how}`."
 
 
 def exit_code_of(runs: Sequence[Run]) -> ExitCode:

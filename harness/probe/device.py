@@ -32,14 +32,23 @@ def discover(wanted: str = "auto", index: int = 0) -> Device:
     if wanted == "cpu":
         return CpuDevice()
     if wanted != "auto":
-        module, _, name = wanted.rpartition(".")
-        return getattr(importlib.import_module(module), name)()
+        return _by_path(wanted)
     nvml, reason = open_nvml()
     gpu_names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()] if nvml else []
     if not gpu_names and not _has_device_node():
         return CpuDevice()
     _require_cuda(gpu_names, nvml, reason)
     return CudaDevice(index, nvml)
+
+
+def _by_path(wanted: str) -> Device:
+    module, _, name = wanted.rpartition(".")
+    try:
+        make = getattr(importlib.import_module(module or wanted), name)
+    except (ImportError, AttributeError) as error:
+        raise HarnessError(f"no device '{wanted}': use auto, cpu, or the dotted path of a class ({error}).") from error
+    device: Device = make()
+    return device
 
 
 def _has_device_node() -> bool:
@@ -266,11 +275,14 @@ class CudaLoad:
 
         last_edge = self._watch.edge() if self._watch else None
         next_group = self._queue.finished
-        self._queue.drain()
+        try:
+            self._queue.drain()
+        finally:
+            if self._watch is not None:
+                self._watch.stop()
         clock = self._queue.mean_clock(self._first_group, next_group)
         if self._watch is None or self._gpu is None or self._first_edge is None or last_edge is None:
             return nothing_watched("NVML does not list this GPU", clock)
-        self._watch.stop()
         return summarise(self._watch.watched, self._first_edge, last_edge, self._gpu.power_limit_w(), clock)
 
     def recent_power(self) -> list[tuple[float, float]]:

@@ -5,12 +5,14 @@ key, so that the same card can be told again at the same site and nowhere else. 
 variables named here are read.
 """
 
+import contextlib
 import hashlib
 import hmac
 import importlib.metadata
 import os
 import platform
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from typing import Any, Literal
 import torch
 
 from harness import __version__
+from harness.errors import HarnessError
 from harness.model import Fact
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, Reading
 
@@ -56,13 +59,27 @@ def site_key() -> bytes:
     given = os.environ.get(SITE_KEY_VARIABLE)
     if given:
         return given.encode()
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = base / "ofpeak" / "site.key"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(secrets.token_hex(16))
-        path.chmod(0o600)
-    return path.read_text().strip().encode()
+    try:
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        path = base / "ofpeak" / "site.key"
+        if not path.exists():
+            _make_site_key(path)
+        key = path.read_text().strip()
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
+        raise HarnessError(f"cannot keep the site's key ({error}). Set {SITE_KEY_VARIABLE}.") from error
+    if not key:
+        raise HarnessError(f"the site's key '{path}' is empty. Delete the file, or set {SITE_KEY_VARIABLE}.")
+    return key.encode()
+
+
+def _make_site_key(path: Path) -> None:
+    """A new key in one step: nobody else can ever read it, and of two processes the second keeps the first one's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".site.key.") as file:  # made with 0600
+        file.write(secrets.token_hex(16))
+        file.flush()
+        with contextlib.suppress(FileExistsError):
+            os.link(file.name, path)
 
 
 def site_key_hash(key: bytes) -> str:

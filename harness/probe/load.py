@@ -39,6 +39,12 @@ class Pace:
     seconds_per_launch: float
 
 
+def busy_ratio(groups: Sequence[Group], began_s: float) -> float | None:
+    """The share of the window, from `began_s` to the end of the last group, that the groups' own time fills."""
+    wall_s = groups[-1].ended_s - began_s
+    return min(1.0, sum(group.seconds for group in groups) / wall_s) if wall_s > 0 else None
+
+
 class Load(Protocol):
     """A running load. `run_group` returns a finished group while more are queued behind it."""
 

@@ -3,12 +3,13 @@
 No torch here: the device and the checker come from outside, so that a scripted device runs the same path.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.model import Case, Check, Samples, Telemetry
-from harness.probe.load import Checker, Device, Group, Launch, Load
+from harness.probe.load import Checker, Device, Group, Launch, Load, busy_ratio
 from harness.statistics import is_settled
 
 Reference = Callable[[int], Iterable[tuple[object, object]]]
@@ -129,10 +130,17 @@ def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
 def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Samples, Telemetry]:
     """Load the device until it has settled, then keep the groups of one window."""
     load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25)
-    settled, settle_s = settle(load, protocol)
-    load.mark()
-    groups = _run_for(load, protocol.window_s)
-    telemetry = replace(load.finish(), settled=settled, settle_s=settle_s)
+    try:
+        settled, settle_s = settle(load, protocol)
+        began_s = load.run_group().ended_s
+        load.mark()
+        groups = _run_for(load, protocol.window_s)
+    except BaseException:
+        # Whatever watches this load must not watch the next one too.
+        with contextlib.suppress(RuntimeError):
+            load.finish()
+        raise
+    telemetry = replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy_ratio(groups, began_s))
     return _samples_of(groups, load, device.timer), telemetry
 
 

@@ -48,8 +48,8 @@ def is_steady(temperatures: Sequence[tuple[float, float]]) -> bool:
     """Whether the means of the first and the last two of the trailing ten seconds differ by less than 0.5 °C."""
     end_s = temperatures[-1][0]
     recent = [(at_s, value) for at_s, value in temperatures if at_s >= end_s - _STEADY_S]
-    if end_s - temperatures[0][0] < _STEADY_S:
-        return False
     first = [value for at_s, value in recent if at_s <= end_s - _STEADY_S + _EDGE_S]
+    if end_s - temperatures[0][0] < _STEADY_S or not first:
+        return False
     last = [value for at_s, value in recent if at_s >= end_s - _EDGE_S]
     return abs(sum(last) / len(last) - sum(first) / len(first)) < _STEADY_C

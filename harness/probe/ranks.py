@@ -11,16 +11,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
-from harness.probe.load import Pace
+from harness.probe.load import Pace, busy_ratio
 from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
+CLOSE_LIMIT_S = 5.0
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
 
@@ -58,7 +59,11 @@ class World:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        self._collect(START_LIMIT_S, "starting")
+        try:
+            self._collect(START_LIMIT_S, "starting")
+        except RankError:
+            self.close()
+            raise
 
     def ask(self, command: str, *arguments: Any, limit_s: float = ANSWER_LIMIT_S) -> list[Any]:
         """Every rank's answer to the command. Raises RankError when one fails or does not answer in time."""
@@ -74,7 +79,7 @@ class World:
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
                 pipe.send(("close", ()))
-        ends_s = time.monotonic() + 5.0
+        ends_s = time.monotonic() + CLOSE_LIMIT_S
         for process in self._processes:
             process.join(max(0.0, ends_s - time.monotonic()))
             if process.is_alive():
@@ -85,19 +90,30 @@ class World:
         self._folder.cleanup()
 
     def _collect(self, limit_s: float, command: str) -> list[Any]:
+        """Every rank's answer. The first rank that fails ends the waiting: the others may wait for it forever."""
         ends_s = time.monotonic() + limit_s
-        answers = []
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(max(0.0, ends_s - time.monotonic())):
-                raise RankError(f"rank {rank} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
-            try:
-                status, answer = pipe.recv()
-            except EOFError as error:
-                raise self._gone(rank, command) from error
-            if status != "ok":
-                raise RankError(f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}")
-            answers.append(answer)
-        return answers
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._pipes):
+            waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+            ready = wait(list(waiting), max(0.0, ends_s - time.monotonic()))
+            if not ready:
+                silent = ", ".join(str(rank) for rank in waiting.values())
+                raise RankError(f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
+            for rank in sorted(waiting[pipe] for pipe in ready if isinstance(pipe, Connection)):
+                answers[rank] = self._receive(rank, command)
+        return [answers[rank] for rank in range(len(self._pipes))]
+
+    def _receive(self, rank: int, command: str) -> Any:
+        try:
+            status, answer = self._pipes[rank].recv()
+        except (EOFError, OSError) as error:
+            raise self._gone(rank, command) from error
+        if status == "ok":
+            return answer
+        for other, process in enumerate(self._processes):
+            if other != rank and process.exitcode:
+                raise self._gone(other, command)  # what this rank tells is only that it missed the other
+        raise RankError(f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}")
 
     def _gone(self, rank: int, command: str) -> RankError:
         self._processes[rank].join(1.0)
@@ -135,13 +151,19 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
     first = ranks[0]
     watts = [t.power_w for t in ranks]
     clocks = [t.sm_clock_mhz for t in ranks]
+    busy = [t.busy_ratio for t in ranks]
     return replace(
         first,
         power_w=None if None in watts else sum(w for w in watts if w is not None),
         power_method=f"{first.power_method}; sum of {len(ranks)} GPUs" if first.power_method else "",
         power_limit_w=None,
+        busy_ratio=None if None in busy else min(ratio for ratio in busy if ratio is not None),
         sm_clock_mhz=None if None in clocks else min(c for c in clocks if c is not None),
-        missing={**first.missing, "power_limit_w": "the power is that of several GPUs together"},
+        missing={
+            **first.missing,
+            "power_limit_w": "the power is that of several GPUs together",
+            "settled": "not judged between ranks: a fixed load precedes the window",
+        },
     )
 
 
@@ -261,11 +283,10 @@ class _Rank:
     def run(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, Any]:
         """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
         load = self._device.start(self._body.launch, 0.0, pace, self._body.restore)
-        for _ in range(settle_groups):
-            load.run_group()
+        began_s = [load.run_group().ended_s for _ in range(settle_groups)][-1]
         load.mark()
         groups = [load.run_group() for _ in range(window_groups)]
-        telemetry = load.finish()
+        telemetry = replace(load.finish(), busy_ratio=busy_ratio(groups, began_s))
         return {
             "seconds": [group.seconds for group in groups],
             "starved": sum(group.starved for group in groups),

@@ -108,6 +108,7 @@ def summarise(
         if not inside:
             missing.setdefault(name, "no reading fell into the window")
             return None
+        missing.pop(name, None)  # a call that failed once and worked later
         return sum(inside) / len(inside)
 
     times, energies = _columns(watched.energy_j)
@@ -115,20 +116,29 @@ def summarise(
     instant_times, watts = _columns(watched.power_w)
     instant_w = hold_mean(instant_times, watts, start_s, end_s)
     if instant_w is None:
-        missing.setdefault("power_instant_w", "no reading fell into the window")
+        missing.setdefault("power_instant_w", "no reading precedes the window")
+    else:
+        missing.pop("power_instant_w", None)
+    no_energy = missing.pop("energy", "")
+    no_counter = fit.reason if watched.energy_j else no_energy or fit.reason
     power_w, method = fit.power_w, f"energy counter, line through {fit.ticks} ticks"
     if power_w is None and instant_w is not None:
-        power_w, method = instant_w, f"mean of the instant field ({fit.reason})"
+        power_w, method = instant_w, f"mean of the instant field ({no_counter})"
     if power_w is None:
-        missing["power_w"] = missing.get("energy") or fit.reason or "not read"
+        missing["power_w"] = no_counter or "not read"
         method = ""
-    missing.pop("energy", None)
 
     throttle = _throttle_ratios(first, last, missing)
+    no_events = missing.pop("event_ratio", "no reading fell into the window")
     events = _event_ratios(watched.events, start_s, end_s)
+    if events is None:
+        missing["event_ratio"] = no_events
     if clock is None:
         missing["sm_clock_mhz"] = clock_reason or "no stamps around the window"
+    no_temperature = missing.pop("temperature_c", "no reading fell into the window")
     temperatures = [v for at_s, v in watched.temperature_c if start_s <= at_s <= end_s]
+    if not temperatures:
+        missing |= dict.fromkeys(("temperature_start_c", "temperature_end_c"), no_temperature)
     telemetry = Telemetry(
         sm_clock_mhz=clock.mean_mhz if clock else None,
         sm_clock_slowest_mhz=clock.slowest_mhz if clock else None,
@@ -144,7 +154,7 @@ def summarise(
         temperature_end_c=temperatures[-1] if temperatures else None,
         memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
         throttle_ratio=throttle,
-        event_ratio=events,
+        event_ratio=events or {},
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
         timeline=_timeline(watched, start_s, end_s),
@@ -187,15 +197,18 @@ def _throttle_ratios(first: Edge, last: Edge, missing: dict[str, str]) -> dict[s
             missing.setdefault("throttle_ratio", f"{name}: {before.status if before.value is None else after.status}")
         elif after.value < before.value:
             missing.setdefault("throttle_ratio", f"{name}: the counter went backwards")
+        elif elapsed_ns <= 0:
+            missing.setdefault("throttle_ratio", "the window is empty")
         else:
             ratios[name] = min(1.0, (after.value - before.value) / elapsed_ns)
     return ratios
 
 
-def _event_ratios(events: Sequence[tuple[float, int]], start_s: float, end_s: float) -> dict[str, float]:
+def _event_ratios(events: Sequence[tuple[float, int]], start_s: float, end_s: float) -> dict[str, float] | None:
+    """Each event's share of the readings in the window, those that were seen; `None` without a reading."""
     inside = [bits for at_s, bits in events if start_s <= at_s <= end_s]
     if not inside:
-        return {}
+        return None
     ratios = {name: sum(1 for bits in inside if bits & bit) / len(inside) for name, bit in EVENT_BITS.items()}
     return {name: ratio for name, ratio in ratios.items() if ratio > 0}
 

@@ -165,14 +165,14 @@ def stream_queue(launch: Launch, pace: Pace, stamper: Stamper | None, prologue: 
     return GroupQueue(launch_group, pace.launches_per_group, _groups_ahead(pace), stamper, prologue)
 
 
-def graph_queue(launch: Launch, pace: Pace, stamper: Stamper | None) -> GroupQueue:
+def graph_queue(launch: Launch, pace: Pace, stamper: Stamper | None, prologue: Prologue | None = None) -> GroupQueue:
     """Groups replayed from one CUDA graph: the host enqueues one node where it could not keep up with many."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         for i in range(pace.launches_per_group):
             launch(i)
-    return GroupQueue(graph.replay, pace.launches_per_group, _groups_ahead(pace), stamper)
+    return GroupQueue(graph.replay, pace.launches_per_group, _groups_ahead(pace), stamper, prologue)
 
 
 def _groups_ahead(pace: Pace) -> int:
@@ -245,8 +245,8 @@ def open_queue(
     if pace.queue == "blocked":
         return pace, BlockedGroups(launch, pace, stamper, prologue)
     try:
-        return pace, graph_queue(launch, pace, stamper)
+        return pace, graph_queue(launch, pace, stamper, prologue)
     except RuntimeError:  # the launch synchronises or allocates: nothing was timed yet
         torch.cuda.synchronize()
     blocked = replace(pace, queue="blocked", launches_per_group=min(pace.launches_per_group, 100))
-    return blocked, BlockedGroups(launch, blocked, stamper)
+    return blocked, BlockedGroups(launch, blocked, stamper, prologue)

@@ -109,7 +109,8 @@ class WorkerSession:
         self._warm_up(self.protocol(case))
         self._started_s, self._started_at = time.monotonic(), now()
         protocol = self.protocol(case)
-        limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + _ALLOWANCE_S
+        allowance_s = getattr(self.device, "allowance_s", _ALLOWANCE_S)  # a scripted device needs less
+        limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + allowance_s
         self._write("started", worker=self.task.worker, key=case.key, limit_s=limit_s)
 
     def measure(self, case: Case, subject: Subject) -> Record:

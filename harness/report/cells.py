@@ -1,11 +1,13 @@
 """Rows as the strings of a table: one place that rounds, so that every printer shows the same digits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from harness import units
 from harness.report.summary import Figure, Row, Table
 
+_MOST_PLAIN_PJ = 1e5
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -34,7 +36,8 @@ class Sheet:
 def sheet_of(table: Table, run_count: int) -> Sheet:
     """The strings of a family's table. A convention that all rows share is said once, in `counted`."""
     rows = table.rows
-    labels = {tuple(figure.label for figure in row.figures) for row in rows}
+    figures = [_merged(row.figures) for row in rows]
+    labels = {tuple(figure.label for figure in said) for said in figures}
     shared = next(iter(labels)) if len(labels) == 1 else ()
     is_shared = len(shared) == 1
     return Sheet(
@@ -43,12 +46,23 @@ def sheet_of(table: Table, run_count: int) -> Sheet:
             units.format_size(r.size_bytes) if r.size_bytes and r.size_bytes >= units.KIB else "" for r in rows
         ),
         figures=tuple(
-            tuple((format_figure(f), "" if is_shared else f.label) for f in row.figures) or ((units.UNKNOWN, ""),)
-            for row in rows
+            tuple((format_figure(f), "" if is_shared else f.label) for f in said) or ((units.UNKNOWN, ""),)
+            for said in figures
         ),
         columns=tuple(_columns(rows, run_count)),
         marks=tuple(" ".join(row.marks) for row in rows),
         counted=shared[0] if is_shared else "",
+    )
+
+
+def _merged(figures: Sequence[Figure]) -> tuple[Figure, ...]:
+    """Rates that are equal as one: over two ranks, 'bus' and 'algorithm' count the same bytes."""
+    alike = [list(group) for _, group in groupby(figures, lambda f: (f.value, f.unit))]
+    is_rate = [group[0].unit in ("B", "FLOP") and group[0].value is not None for group in alike]
+    return tuple(
+        figure
+        for group, merge in zip(alike, is_rate, strict=True)
+        for figure in ([replace(group[0], label=" = ".join(f.label for f in group))] if merge else group)
     )
 
 
@@ -74,15 +88,21 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
             ("sd over", "runs"), "sd over runs {}", lambda r: f"{units.format_percent(r.spread_ratio, 2)} ({r.runs})"
         )
     )
+    # What a table of FLOP tells by cycles, a table of bytes tells by time.
+    is_compute = any(r.figures and r.figures[0].unit == "FLOP" for r in rows)
     cycles = column(("cycles a", "launch"), "{} cycles a launch", lambda r: format_count(r.cycles))
-    has_cycles = any(r.cycles is not None and r.figures and r.figures[0].unit == "FLOP" for r in rows)
+    at_clock = column(("at", "clock"), "{} at clock", lambda r: units.format_percent(r.at_clock_ratio))
+    has_cycles = is_compute and any(r.cycles is not None for r in rows)
+    time = column(("time a", "launch"), "{} a launch", lambda r: units.format_time(r.time_s))
+    has_time = not is_compute and any(r.time_s is not None for r in rows)
     energy_units = {row.figures[0].unit for row in rows if row.figures and row.figures[0].unit in ("B", "FLOP")}
     unit = next(iter(energy_units)) if len(energy_units) == 1 else ""
     return [
         spread,
         column(("of", "spec"), "{} of spec", _format_spec_ratio),
-        column(("at", "clock"), "{} at clock", lambda r: units.format_percent(r.at_clock_ratio)),
+        *([at_clock] if is_compute else []),
         *([cycles] if has_cycles else []),
+        *([time] if has_time else []),
         column(("MHz true", "/ NVML"), "{} MHz true / NVML", _format_clocks),
         column(("", "W"), "{} W", lambda r: units.format_number(r.power_w)),
         column(("pJ per", unit or "unit"), f"{{}} pJ per {unit or 'unit'}", lambda r: _format_energy(r, not unit)),
@@ -113,5 +133,7 @@ def _format_clocks(row: Row) -> str:
 def _format_energy(row: Row, with_unit: bool) -> str:
     if row.energy_per_work_j is None:
         return units.UNKNOWN
-    number = units.significant(row.energy_per_work_j * 1e12)
+    picojoules = row.energy_per_work_j * 1e12
+    # A launch of a few bytes pays the idle card's watts for each of them.
+    number = units.significant(picojoules) if picojoules < _MOST_PLAIN_PJ else format_count(picojoules)
     return f"{number} /{row.figures[0].unit}" if with_unit and row.figures else number

@@ -41,6 +41,7 @@ class ProgressState:
     running_since_s: float = 0.0
     limit_s: float | None = None
     started_s: float | None = None
+    is_saved: bool = False
 
     def apply(self, event: Mapping[str, Any], now_s: float) -> list[str]:
         """Take one event; the lines that it leaves on the page."""
@@ -64,6 +65,8 @@ class ProgressState:
                 return self._end_worker(event, now_s)
             case "interrupted":
                 return [f"interrupted: {clean(event['reason'])}"]
+            case "saved":
+                self.is_saved = True
         return []
 
     @property
@@ -121,6 +124,7 @@ class ProgressState:
         order = event.get("order")
         if self.families:
             self.run += 1
+        self.is_saved = False
         self.families, self.wall_s, self.running = {}, {}, ""
         self.profile = str(order.get("profile", "standard")) if isinstance(order, Mapping) else "standard"
         self._enter("starting", now_s)
@@ -170,7 +174,9 @@ class Progress:
     def __init__(self, console: Console, runs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._clock = clock
-        self.state = ProgressState(runs=runs)
+        self._runs = runs
+        # One a GPU; under `None` where there is one and events do not name it.
+        self.states: dict[int | None, ProgressState] = {}
         # `Live` redraws from a thread of its own.
         self._lock = threading.Lock()
         self._live: Live | None = None
@@ -191,17 +197,26 @@ class Progress:
 
     def handle(self, event: Mapping[str, Any]) -> None:
         """Take one event of the journal and show what it changed."""
+        gpu = event.get("gpu")
         with self._lock:
-            lines = self.state.apply(event, self._clock())
+            lines = self.states.setdefault(gpu, ProgressState(runs=self._runs)).apply(event, self._clock())
         for line in lines:
-            self._console.print(Text(line), soft_wrap=True, highlight=False)
+            self._console.print(Text(f"{_name_of(gpu)}{line}"), soft_wrap=True, highlight=False)
 
     def _status(self) -> Text:
+        lines: list[str] = []
         with self._lock:
-            how_far, doing = self.state.status(self._clock())
-            bar = status_bar(self.state.finished, self.state.total, self._console.width)
-        lines = [line for line in (f"{bar} {how_far}".strip(), doing) if line]
+            for gpu, state in self.states.items():
+                if state.is_saved:
+                    continue
+                how_far, doing = state.status(self._clock())
+                bar = status_bar(state.finished, state.total, self._console.width)
+                lines += [f"{_name_of(gpu)}{line}" for line in (f"{bar} {how_far}".strip(), doing) if line]
         return Text("\n".join(lines), overflow="fold")
+
+
+def _name_of(gpu: int | None) -> str:
+    return "" if gpu is None else f"GPU {gpu}: "
 
 
 def status_bar(finished: int, total: int, width: int) -> str:

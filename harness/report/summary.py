@@ -3,13 +3,15 @@
 Every string here went through `text.clean`: a printer escapes only what its own format gives a meaning.
 """
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import units
-from harness.model import Fact, Metric, PeakSheet, Record, Run
+from harness.metrics import find_bound
+from harness.model import Fact, Metric, Peak, PeakSheet, Record, Run
 from harness.report.text import clean, counted, fold_keys
 
 UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)"
@@ -21,6 +23,7 @@ _SIGNS = {
     "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
 }
+_PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= %)")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # Up to this many keys that share one reason are listed whole; more are folded into patterns.
@@ -55,6 +58,7 @@ class Row:
     spec_peak: str
     at_clock_ratio: float | None
     cycles: float | None
+    time_s: float | None
     sm_clock_mhz: float | None
     nvml_sm_clock_mhz: float | None
     power_w: float | None
@@ -209,23 +213,36 @@ def _run_lines(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
 def _peak_lines(sheet: PeakSheet, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """Where the peaks come from, then each peak that a case of these runs is held against."""
     sources = {
-        "exact": f"exact data sheet row '{clean(sheet.gpu)}'",
+        "exact": f"data sheet row '{clean(sheet.gpu)}'",
         "derived": "derived from the device's own facts",
         "none": "none",
     }
     reason = clean(sheet.reason)
-    yield "peaks", sources[sheet.match] + (f": {reason}" if reason else "")
-    names = [work.peak for run in runs for record in run.measured for work in record.case.work if work.peak]
-    used = [(name, sheet.peaks[name]) for name in dict.fromkeys(names) if name in sheet.peaks]
-    if used:
-        yield (
-            "",
-            ", ".join(
-                f"{clean(name)} {units.format_rate(peak.value, peak.unit)}"
-                + ("" if peak.is_verified else " (unverified)")
-                for name, peak in used
-            ),
-        )
+    used = _used_peaks(sheet, runs)
+    unused = "" if used or sheet.match == "none" else " (unused here)"
+    yield "peaks", sources[sheet.match] + unused + (f": {reason}" if reason else "")
+    for unit in sorted({peak.unit for peak in used.values()}, reverse=True):
+        yield "", ", ".join(_peak(name, peak, sheet) for name, peak in used.items() if peak.unit == unit)
+
+
+def _peak(name: str, peak: Peak, sheet: PeakSheet) -> str:
+    said = f"{clean(name)} {units.format_rate(peak.value, peak.unit)}"
+    if not peak.is_verified:
+        return f"{said} (unverified)"
+    is_on_sheet = name in sheet.peaks or "host_link" in sheet.peaks
+    return said if is_on_sheet else f"{said} (PCIe as negotiated)"
+
+
+def _used_peaks(sheet: PeakSheet, runs: Sequence[Run]) -> dict[str, Peak]:
+    """Peaks by name in the order of the cases; a PCIe link stands on no sheet but follows from its telemetry."""
+    used: dict[str, Peak] = {}
+    for record in (record for run in runs for record in run.measured):
+        for name in (work.peak for work in record.case.work if work.peak):
+            if name in sheet.peaks:
+                used[name] = sheet.peaks[name]
+            elif record.telemetry and (bound := find_bound(record.case, record.telemetry, sheet)).peak:
+                used.setdefault(bound.name, bound.peak)
+    return used
 
 
 # The rows.
@@ -267,6 +284,7 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
         spec_peak=_other_peak(records[0]),
         at_clock_ratio=median("at_clock_ratio"),
         cycles=median("cycles"),
+        time_s=median("time"),
         sm_clock_mhz=_median(r.telemetry.sm_clock_mhz for r in records if r.telemetry),
         nvml_sm_clock_mhz=_median(r.telemetry.nvml_sm_clock_mhz for r in records if r.telemetry),
         power_w=_median(_value(r, "power") or (r.telemetry.power_w if r.telemetry else None) for r in records),
@@ -354,7 +372,7 @@ class _Notes:
             self._texts.setdefault(mark, {})[text] = None
             marks.append(mark)
         self._cases.update(set(marks))
-        return tuple(dict.fromkeys(marks))
+        return tuple(sorted(dict.fromkeys(marks), key=lambda mark: mark not in _known_signs()))
 
     def _number(self, text: str) -> str:
         known = next((mark for mark, texts in self._texts.items() if text in texts), "")
@@ -390,6 +408,7 @@ def _gaps(records: Sequence[Record]) -> Iterator[str]:
         "true clock": missing("sm_clock_mhz"),
         "NVML clock": missing("nvml_sm_clock_mhz"),
         "power": missing("power_w"),
+        "energy": metric_reason("energy_per_work"),
     }
     columns_by_gap: dict[tuple[str, frozenset[str]], list[str]] = {}
     for column, reason_of in columns.items():
@@ -397,10 +416,25 @@ def _gaps(records: Sequence[Record]) -> Iterator[str]:
         for record in records:
             if reason := clean(reason_of(record)):
                 keys_by_reason.setdefault(reason, set()).add(record.key)
-        for reason, keys in keys_by_reason.items():
+        for reason, keys in _merged_reasons(keys_by_reason).items():
             columns_by_gap.setdefault((reason, frozenset(keys)), []).append(column)
     for (reason, some_keys), names in columns_by_gap.items():
         yield f"no {', '.join(names)} ({counted(len(some_keys), 'case')}): {reason}"
+
+
+def _merged_reasons(keys_by_reason: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Reasons that differ only in percentages as one, with their range: 'fill only 31 to 84 % of the window'."""
+    alike: dict[str, list[str]] = {}
+    for reason in keys_by_reason:
+        alike.setdefault(_PERCENTAGE.sub("", reason), []).append(reason)
+    return {_with_ranges(reasons): set().union(*(keys_by_reason[r] for r in reasons)) for reasons in alike.values()}
+
+
+def _with_ranges(reasons: Sequence[str]) -> str:
+    columns = zip(*(_PERCENTAGE.findall(reason) for reason in reasons), strict=True)
+    ends = ((min(column, key=float), max(column, key=float)) for column in columns)
+    ranges = iter([low if low == high else f"{low} to {high}" for low, high in ends])
+    return _PERCENTAGE.sub(lambda _: next(ranges), reasons[0])
 
 
 def _counts_flop(record: Record) -> bool:

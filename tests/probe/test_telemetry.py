@@ -1,0 +1,384 @@
+"""What was watched, summed up over a window from 10 to 12 s: scripted readings, no thread and no clock."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from harness.model import Telemetry
+from harness.probe import telemetry
+from harness.probe.clocks import ClockReading
+from harness.probe.load import Watched
+from harness.probe.nvml import EVENT_BITS, THROTTLE_FIELDS, Gpu, Reading
+from harness.probe.telemetry import Edge, Watch, nothing_watched, summarise
+from tests.doubles import FakeNvml, FakeNvmlError
+
+START_S, END_S = 10.0, 12.0
+SECOND_NS = 1_000_000_000
+LIMIT = Reading(700.0)
+CLOCK = ClockReading(1500.0, 1490.0, 1510.0, 132)
+UNSUPPORTED = Reading(None, "Not Supported")
+
+
+def edge(time_s, throttle_ns=(), supported=True, **changed):
+    """An edge at which every throttle counter stands at zero but those named."""
+    counters = {name: Reading(dict(throttle_ns).get(name, 0)) for name in THROTTLE_FIELDS}
+    if not supported:
+        counters = dict.fromkeys(THROTTLE_FIELDS, UNSUPPORTED)
+    whole = Edge(time_s, counters, Reading(80), Reading(5), Reading(16))
+    return dataclasses.replace(whole, **changed)
+
+
+def readings(value, start_s=9.0, end_s=13.0, step_s=0.05):
+    """The same value every 50 ms, from before the window until after it."""
+    count = round((end_s - start_s) / step_s) + 1
+    return [(start_s + i * step_s, value) for i in range(count)]
+
+
+def counter(power_w, start_j=1000.0):
+    """An energy counter that ticks every 100 ms, polled every 50 ms."""
+    return [(9.0 + i * 0.05, start_j + power_w * 0.1 * (i // 2)) for i in range(81)]
+
+
+def whole():
+    return Watched(
+        power_w=readings(650.0),
+        energy_j=counter(600.0),
+        sm_clock_mhz=readings(1650.0),
+        memory_clock_mhz=readings(3201.0),
+        temperature_c=[(9.5, 40), (10.5, 50), (11.5, 60), (12.5, 70)],
+        events=[(10.5, 0), (11.0, 4), (11.5, 4), (11.9, 0)],
+    )
+
+
+def summed(watched=None, first=None, last=None, limit=LIMIT, clock=CLOCK, **more):
+    return summarise(watched or whole(), first or edge(START_S), last or edge(END_S), limit, clock, **more)
+
+
+def test_power_is_the_slope_of_the_energy_counter():
+    told = summed()
+    assert told.power_w == pytest.approx(600)
+    assert told.power_method == "energy counter, line through 21 ticks"
+
+
+def test_instant_power_stands_beside_it():
+    assert summed().power_instant_w == pytest.approx(650)
+
+
+def test_power_falls_back_to_the_instant_field_where_the_counter_ticks_too_seldom():
+    watched = whole()
+    watched.energy_j = [(at_s, 1000.0) for at_s, _ in watched.energy_j]
+    told = summed(watched)
+    assert told.power_w == pytest.approx(650)
+    assert told.power_method == ("mean of the instant field (0 ticks of the energy counter in 2.00 s; 10 are needed)")
+    assert "power_w" not in told.missing
+
+
+def test_power_falls_back_to_the_instant_field_where_the_counter_went_backwards():
+    watched = whole()
+    watched.energy_j = [(at_s, value if at_s < 11.0 else value - 1000) for at_s, value in watched.energy_j]
+    told = summed(watched)
+    assert told.power_w == pytest.approx(650)
+    assert told.power_method.startswith("mean of the instant field (the energy counter went backwards, from ")
+
+
+def test_fallback_for_a_counter_that_is_not_supported_says_so():
+    """The method blamed too few ticks where there was no counter at all."""
+    watched = dataclasses.replace(whole(), energy_j=[], missing={"energy": "Not Supported"})
+    told = summed(watched)
+    assert told.power_method == "mean of the instant field (Not Supported)"
+    assert told.missing == {}
+
+
+def test_power_without_counter_and_field_is_unknown_with_nvmls_words():
+    missing = {"energy": "no counter", "power_instant_w": "no field"}
+    told = summed(dataclasses.replace(whole(), energy_j=[], power_w=[], missing=missing))
+    assert (told.power_w, told.power_instant_w, told.power_method) == (None, None, "")
+    assert told.missing == {"power_w": "no counter", "power_instant_w": "no field"}
+
+
+def test_watched_readings_are_left_as_they_were():
+    watched = dataclasses.replace(whole(), energy_j=[], missing={"energy": "Not Supported"})
+    summed(watched)
+    assert watched.missing == {"energy": "Not Supported"}
+
+
+def test_only_readings_inside_the_window_count():
+    watched = whole()
+    watched.sm_clock_mhz = [(9.9, 1.0), (10.0, 1000.0), (12.0, 2000.0), (12.1, 1.0)]
+    assert summed(watched).nvml_sm_clock_mhz == 1500.0
+
+
+def test_temperatures_are_the_first_and_the_last_of_the_window():
+    told = summed()
+    assert (told.temperature_start_c, told.temperature_end_c) == (50, 60)
+
+
+def test_link_and_memory_temperature_are_those_of_the_last_edge():
+    told = summed(first=edge(START_S, pcie_generation=Reading(1), memory_temperature_c=Reading(30)))
+    assert (told.pcie_generation, told.pcie_lanes, told.memory_temperature_c) == (5, 16, 80)
+
+
+def test_true_clock_stands_beside_nvmls():
+    told = summed()
+    assert (told.sm_clock_mhz, told.sm_clock_slowest_mhz, told.sm_clock_fastest_mhz) == (1500.0, 1490.0, 1510.0)
+    assert (told.sms_covered, told.nvml_sm_clock_mhz, told.memory_clock_mhz) == (132, 1650.0, 3201.0)
+
+
+def test_nothing_is_missing_where_everything_was_read():
+    assert summed().missing == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("", "no stamps around the window"), ("ring too short", "ring too short")]
+)
+def test_window_without_stamps_has_no_true_clock(reason, told):
+    summary = summed(clock=None, clock_reason=reason)
+    assert (summary.sm_clock_mhz, summary.sms_covered) == (None, None)
+    assert summary.missing == {"sm_clock_mhz": told}
+
+
+def test_call_that_failed_once_and_worked_later_is_not_missing():
+    """A value known and its reason for being unknown stood side by side."""
+    names = ("power_instant_w", "nvml_sm_clock_mhz", "memory_clock_mhz", "temperature_c", "event_ratio", "energy")
+    told = summed(dataclasses.replace(whole(), missing=dict.fromkeys(names, "timeout")))
+    assert told == summed()
+
+
+# --- unknown ---------------------------------------------------------------------------------------------------------
+
+REASONS = {
+    "energy": "no energy",
+    "power_instant_w": "no power",
+    "nvml_sm_clock_mhz": "no clock",
+    "memory_clock_mhz": "no memory clock",
+    "temperature_c": "no temperature",
+    "event_ratio": "no events",
+}
+
+
+def test_everything_unsupported_is_none_with_nvmls_words():
+    """A card without a temperature had no reason under the field's name."""
+    nothing = edge(
+        END_S,
+        supported=False,
+        memory_temperature_c=UNSUPPORTED,
+        pcie_generation=UNSUPPORTED,
+        pcie_lanes=UNSUPPORTED,
+    )
+    told = summed(Watched(missing=dict(REASONS)), edge(START_S, supported=False), nothing, UNSUPPORTED, None)
+    assert told.missing == {
+        "power_w": "no energy",
+        "power_instant_w": "no power",
+        "nvml_sm_clock_mhz": "no clock",
+        "memory_clock_mhz": "no memory clock",
+        "temperature_start_c": "no temperature",
+        "temperature_end_c": "no temperature",
+        "event_ratio": "no events",
+        "sm_clock_mhz": "no stamps around the window",
+        "throttle_ratio": "power_cap: Not Supported",
+        "memory_temperature_c": "Not Supported",
+        "pcie_generation": "Not Supported",
+        "pcie_lanes": "Not Supported",
+        "power_limit_w": "Not Supported",
+    }
+    assert all(getattr(told, name) in (None, {}) for name in told.missing)
+    assert told.limited_by == "unknown"
+
+
+def test_reasons_stand_by_the_names_of_fields():
+    names = {f.name for f in dataclasses.fields(Telemetry)}
+    told = summed(Watched(), edge(START_S, supported=False), edge(END_S, supported=False), UNSUPPORTED, None)
+    assert told.missing.keys() <= names
+    assert nothing_watched("no NVML").missing.keys() <= names
+
+
+def test_window_into_which_no_reading_fell_says_so():
+    watched = dataclasses.replace(whole(), temperature_c=[(9.0, 40)], events=[(9.0, 4)], sm_clock_mhz=[(9.0, 1.0)])
+    told = summed(watched)
+    reason = "no reading fell into the window"
+    assert told.missing == dict.fromkeys(
+        ("nvml_sm_clock_mhz", "temperature_start_c", "temperature_end_c", "event_ratio"), reason
+    )
+    assert told.event_ratio == {}
+
+
+def test_instant_power_first_read_inside_the_window_is_not_stretched_over_it():
+    told = summed(dataclasses.replace(whole(), power_w=readings(650.0, start_s=11.0)))
+    assert told.power_instant_w is None
+    assert told.missing == {"power_instant_w": "no reading precedes the window"}
+
+
+def test_window_without_any_length_is_unknown_and_no_crash():
+    """Two edges at one time divided by zero."""
+    told = summed(last=edge(START_S))
+    assert (told.power_w, told.power_instant_w, told.throttle_ratio) == (None, None, {})
+    assert told.missing["throttle_ratio"] == "the window is empty"
+    assert told.limited_by == "unknown"
+
+
+def test_gpu_that_nvml_does_not_list_keeps_its_true_clock():
+    told = nothing_watched("NVML does not list this GPU", CLOCK)
+    assert (told.sm_clock_mhz, told.sms_covered, told.power_w) == (1500.0, 132, None)
+    assert "sm_clock_mhz" not in told.missing
+    assert set(told.missing.values()) == {"NVML does not list this GPU"}
+
+
+def test_without_nvml_and_stamps_nothing_is_known():
+    told = nothing_watched("no NVML")
+    assert told.missing["sm_clock_mhz"] == told.missing["power_w"] == "no NVML"
+    assert told.limited_by == "unknown"
+
+
+# --- counters and events ---------------------------------------------------------------------------------------------
+
+
+def test_throttle_counters_become_shares_of_the_window():
+    told = summed(
+        first=edge(START_S, {"power_cap": SECOND_NS}),
+        last=edge(END_S, {"power_cap": 2 * SECOND_NS, "thermal_sw": SECOND_NS // 2}),
+    )
+    assert told.throttle_ratio == {**dict.fromkeys(THROTTLE_FIELDS, 0.0), "power_cap": 0.5, "thermal_sw": 0.25}
+
+
+def test_counter_that_ran_a_little_longer_than_the_window_is_all_of_it():
+    assert summed(last=edge(END_S, {"power_cap": 3 * SECOND_NS})).throttle_ratio["power_cap"] == 1.0
+
+
+def test_throttle_counter_that_went_backwards_is_unknown():
+    told = summed(first=edge(START_S, {"board": 5}), last=edge(END_S, {"board": 4}))
+    assert "board" not in told.throttle_ratio
+    assert told.throttle_ratio["power_cap"] == 0.0
+    assert told.missing == {"throttle_ratio": "board: the counter went backwards"}
+
+
+def test_throttle_counter_that_one_edge_could_not_read_is_unknown():
+    first = edge(START_S)
+    first = dataclasses.replace(first, throttle_ns={**first.throttle_ns, "brake_hw": UNSUPPORTED})
+    told = summed(first=first)
+    assert "brake_hw" not in told.throttle_ratio
+    assert told.missing == {"throttle_ratio": "brake_hw: Not Supported"}
+
+
+def test_events_become_shares_of_the_readings():
+    assert summed().event_ratio == {"power_cap": 0.5}
+
+
+def test_event_bits_are_told_apart():
+    watched = whole()
+    watched.events = [(10.5, EVENT_BITS["idle"] | EVENT_BITS["brake_hw"]), (11.0, EVENT_BITS["idle"])]
+    assert summed(watched).event_ratio == {"idle": 1.0, "brake_hw": 0.5}
+
+
+def test_window_without_events_is_known_to_have_none():
+    told = summed(dataclasses.replace(whole(), events=[(11.0, 0)]))
+    assert told.event_ratio == {}
+    assert "event_ratio" not in told.missing
+
+
+@pytest.mark.parametrize(
+    ("counted_ns", "limit_w", "limited_by"),
+    [
+        ({}, 700.0, "none"),
+        ({"power_cap": SECOND_NS}, 601.0, "power"),
+        ({"power_cap": SECOND_NS}, 700.0, "power model"),
+        ({"brake_hw": 1}, 700.0, "brake"),
+        ({"thermal_hw": SECOND_NS}, 700.0, "thermal"),
+        ({"sync_boost": SECOND_NS}, 700.0, "user's clock"),
+    ],
+)
+def test_what_limits_is_judged_by_the_counters(counted_ns, limit_w, limited_by):
+    assert summed(last=edge(END_S, counted_ns), limit=Reading(limit_w)).limited_by == limited_by
+
+
+# --- time line -------------------------------------------------------------------------------------------------------
+
+
+def test_timeline_has_a_step_every_tenth_of_a_second():
+    line = summed(last=edge(10.3)).timeline
+    assert line["time_s"] == (0.0, 0.1, 0.2)
+    assert line["power_w"] == (650.0, 650.0, 650.0)
+    assert line.keys() == {"time_s", "power_w", "nvml_sm_clock_mhz", "temperature_c"}
+
+
+def test_columns_of_the_timeline_are_equally_long():
+    assert {len(column) for column in summed().timeline.values()} == {20}
+
+
+def test_timeline_keeps_the_last_reading_of_a_step_and_none_for_an_empty_one():
+    watched = whole()
+    watched.power_w = [(9.99, 1.0), (10.01, 2.0), (10.09, 3.04), (10.25, 4.0), (10.31, 5.0)]
+    assert summed(watched, last=edge(10.3)).timeline["power_w"] == (3.0, None, 4.0)
+
+
+def test_timeline_of_a_very_short_window_has_one_step():
+    assert summed(last=edge(10.01)).timeline["time_s"] == (0.0,)
+
+
+# --- the watching thread ---------------------------------------------------------------------------------------------
+
+
+def answering():
+    answers = {
+        "GetTotalEnergyConsumption": 5000,
+        "GetClockInfo": 1980,
+        "GetTemperature": 50,
+        "GetCurrentClocksEventReasons": 4,
+        "GetCurrPcieLinkGeneration": 5,
+        "GetCurrPcieLinkWidth": 16,
+        "GetPowerUsage": 600_000,
+    }
+    return FakeNvml(answers, {186: 600_000, 82: 70, **dict.fromkeys(THROTTLE_FIELDS.values(), 9)})
+
+
+@pytest.fixture
+def watch():
+    """A watch whose thread has ended, so that the test alone reads."""
+    watching = Watch(Gpu(answering(), "handle"))
+    watching.stop()
+    watching.watched = Watched()
+    return watching
+
+
+def test_watch_keeps_each_reading_with_its_time(watch, monkeypatch):
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: 7.0)
+    watch._read_cheap()
+    watched = watch.watched
+    assert watched.power_w == [(7.0, pytest.approx(600))]
+    assert watched.sm_clock_mhz == watched.memory_clock_mhz == [(7.0, 1980)]
+    assert watched.temperature_c == [(7.0, 50)]
+    assert watched.events == [(7.0, 4)]
+    assert watched.missing == {}
+
+
+def test_watch_names_a_reading_that_fails_once(watch):
+    watch._gpu = Gpu(FakeNvml({"GetTemperature": FakeNvmlError(999)}), "handle")
+    watch._read_cheap()
+    watch._gpu = Gpu(FakeNvml(), "handle")
+    watch._read_cheap()
+    assert watch.watched.missing["temperature_c"] == "error 999"
+    assert watch.watched.missing["power_instant_w"] == "Not Supported"
+    assert watch.watched.power_w == []
+
+
+def test_edge_reads_all_counters_by_one_call(watch):
+    library = answering()
+    watch._gpu = Gpu(library, "handle")
+    read = watch.edge()
+    assert library.calls.count("GetFieldValues") == 1
+    assert read.throttle_ns == dict.fromkeys(THROTTLE_FIELDS, Reading(9))
+    assert read.memory_temperature_c == Reading(70)
+    assert (read.pcie_generation, read.pcie_lanes) == (Reading(5), Reading(16))
+
+
+def test_one_second_average_of_power_is_never_asked(watch):
+    library = answering()
+    watch._gpu = Gpu(library, "handle")
+    watch._stop.clear()
+    watch._stop.wait = lambda _: watch._stop.set()
+    watch._loop()
+    watch.edge()
+    assert "GetTotalEnergyConsumption" in library.calls
+    assert "GetPowerUsage" not in library.calls
+    sources = Path(telemetry.__file__).parent.glob("*.py")
+    assert [path.name for path in sources if "PowerUsage" in path.read_text()] == []

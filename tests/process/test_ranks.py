@@ -1,0 +1,76 @@
+"""Real ranks on the CPU: gloo between two processes, and what happens when one of them goes wrong."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from harness.probe import ranks
+from harness.probe.ranks import RankError, World
+from tests.process.processes import children
+
+BODY = "tests.process.rank_bodies.sums"
+
+
+@pytest.fixture(autouse=True)
+def is_tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ranks that hang are given up soon, and no rank outlives its test."""
+    monkeypatch.setattr(ranks, "CLOSE_LIMIT_S", 0.3)
+    before = set(ranks_alive())
+    yield
+    assert set(ranks_alive()) == before
+
+
+def ranks_alive() -> list[int]:
+    """This process's children but multiprocessing's own tracker, which lives as long as we do."""
+    from multiprocessing.resource_tracker import _resource_tracker
+
+    return [pid for pid in children(os.getpid()) if pid != _resource_tracker._pid]
+
+
+def check(world: World, fault: str = "", limit_s: float = 20.0) -> list[int]:
+    world.ask("open", BODY, {"fault": fault})
+    return world.ask("check", 3, limit_s=limit_s)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("raises", "rank 1 of 2 failed in 'check': RuntimeError: this rank is broken (rank_bodies.py:"),
+        ("dies", "rank 1 of 2 died in 'check' (exit code 7)"),
+    ],
+)
+def test_the_rank_that_went_wrong_is_named_at_once(fault: str, told: str):
+    """Answers were awaited in the order of ranks: rank 0, which waited for the broken one, was blamed a minute later."""
+    world = World(2, "cpu")
+    try:
+        assert check(world) == [0, 0]
+        began_s = time.monotonic()
+        with pytest.raises(RankError) as error:
+            check(world, fault)
+    finally:
+        world.close()
+    assert str(error.value).startswith(told)
+    assert time.monotonic() - began_s < 5.0
+    assert not multiprocessing.active_children()
+
+
+def test_ranks_that_hang_are_named_and_a_new_world_works():
+    world = World(2, "cpu")
+    with pytest.raises(RankError, match=r"rank 0, 1 of 2 did not answer 'check' in 1 s"):
+        check(world, "hangs", limit_s=0.6)
+    world.close()
+    assert not multiprocessing.active_children()
+    world = World(2, "cpu")
+    assert check(world) == [0, 0]
+    world.close()
+
+
+def test_a_world_that_does_not_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch):
+    """Ranks of a world that failed while it started lived on: nobody had the world to close it."""
+    monkeypatch.setattr(ranks, "START_LIMIT_S", 0.05)
+    with pytest.raises(RankError, match=r"rank 0, 1 of 2 did not answer 'starting'"):
+        World(2, "cpu")
+    assert not multiprocessing.active_children()
