@@ -19,7 +19,7 @@ from harness.probe.measure import Reference, Subject
 ROOT = Path(__file__).parent
 SESSION = pytest.StashKey[worker.WorkerSession]()
 RECORD = pytest.StashKey[Record]()
-COLLECT_ERROR = pytest.StashKey[str]()
+COLLECT_ERRORS = pytest.StashKey[list[str]]()
 
 
 class DeviceClock:
@@ -116,7 +116,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if session.testsfailed:
         # Half a plan would look like a whole one.
-        worker_session.refuse(f"a family cannot be collected: {session.config.stash.get(COLLECT_ERROR, 'see the log')}")
+        problems = "; ".join(session.config.stash.get(COLLECT_ERRORS, ["see the log"]))
+        worker_session.refuse(f"a family cannot be collected: {problems}")
         return
     worker_session.announce()
 
@@ -175,10 +176,9 @@ def pytest_make_collect_report(
     """Keep why a family could not be collected, for the supervisor."""
     report = yield
     if report.failed:
-        lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E ")]
-        collector.config.stash[COLLECT_ERROR] = (
-            f"{report.nodeid}: {lines[-1][2:].strip() if lines else report.longrepr}"
-        )
+        lines = [line[2:].strip() for line in str(report.longrepr).splitlines() if line.startswith("E ")]
+        problem = lines[-1] if lines else " ".join(str(report.longrepr).split())
+        collector.config.stash.setdefault(COLLECT_ERRORS, []).append(f"{report.nodeid}: {problem}")
     return report
 
 

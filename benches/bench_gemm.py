@@ -38,6 +38,8 @@ SMOKE = (256, 256, 256)
 INTERPRETED = (64, 64, 64)
 MAIN = (("bf16", ""), ("fp16", ""), ("fp8_e4m3", "fast"), ("fp8_e4m3", "slow"))
 SAMPLED_ROWS = 64
+MOST_SKINNY_ROWS = 64
+MEMORY_BOUND_L2_MULTIPLES = 64
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
@@ -63,7 +65,8 @@ def gemm_case(dtype: str, accumulation: str, impl: str, shape: tuple[int, int, i
         shape = INTERPRETED
     m, n, k = shape
     per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * OUT[dtype].itemsize
-    sets = max(2, device.sets(per_set))
+    # Where memory binds, L2 must serve next to nothing of the weights.
+    sets = max(2, device.sets(per_set, MEMORY_BOUND_L2_MULTIPLES if m <= MOST_SKINNY_ROWS else 20))
     params = {"dtype": dtype, "impl": impl, "m": m, "n": n, "k": k, "layout": "tn", "data": "normal"}
     return Case(
         "gemm",

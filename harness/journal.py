@@ -19,7 +19,10 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        size_bytes = os.fstat(self._descriptor).st_size
+        if size_bytes and os.pread(self._descriptor, 1, size_bytes - 1) != b"\n":
+            os.write(self._descriptor, b"\n")  # a crash cut the last line: what comes now starts its own
 
     def write(self, event: str, **content: Any) -> None:
         """Append one event. NaN and infinity are refused: no reader should meet them.

@@ -4,6 +4,8 @@ A CUDA build of torch carries its CUDA runtime; the driver must be new enough fo
 download has lost a few gigabytes and ten minutes.
 """
 
+from __future__ import annotations  # so that a Python too old for the rest gets as far as saying so
+
 import re
 import subprocess
 import sys

@@ -194,7 +194,9 @@ def _gpu_indices(wanted: str, names: Sequence[str]) -> list[int]:
 def plan_run(order: Order, folder: Path, benches: Path) -> Plan:
     """The next run of a set: its numbering is continued."""
     numbers = [int(m.group(1)) for p in folder.iterdir() if (m := re.match(r"run-(\d+)\.", p.name))]
-    return Plan(order, folder, max(numbers, default=0) + 1, benches)
+    plan = Plan(order, folder, max(numbers, default=0) + 1, benches)
+    _earlier_facts(plan)  # a foreign file is refused before anything starts
+    return plan
 
 
 def plan_resume(folder: Path, benches: Path) -> Plan:
@@ -536,8 +538,7 @@ class _Watch:
 
 def refuse_mixed_set(plan: Plan, event: Event) -> None:
     """Raise if the set already holds a run of another card or environment, or this one began in another."""
-    earlier = {n: path for n, path in _numbered(plan.folder, _RUN_FILE).items() if n != plan.number}
-    before = [_facts_of_run_file(earlier[max(earlier)])] if earlier else []
+    before = _earlier_facts(plan)
     if plan.first_worker:
         before.append(next(e for e in read_events(plan.journal) if e["event"] == "plan") | {"in": plan.journal})
     for facts in before:
@@ -547,6 +548,12 @@ def refuse_mixed_set(plan: Plan, event: Event) -> None:
                 f"this machine is not what {facts['in']} was measured on: {'; '.join(differing[:6])}. "
                 "A set holds one card and one environment: name another folder with OUT=."
             )
+
+
+def _earlier_facts(plan: Plan) -> list[dict[str, Any]]:
+    """What the set's last run but this one was measured on; nothing for the first."""
+    earlier = {n: path for n, path in _numbered(plan.folder, _RUN_FILE).items() if n != plan.number}
+    return [_facts_of_run_file(earlier[max(earlier)])] if earlier else []
 
 
 def _facts_of_run_file(path: Path) -> dict[str, Any]:

@@ -134,6 +134,20 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch):
     assert raise_from_run(monkeypatch, KeyboardInterrupt()) == 130
 
 
+def test_an_interrupt_before_the_plan_says_that_nothing_was_measured():
+    assert run_verb.interrupted_message("SIGINT", []) == (
+        "stopped by SIGINT before a case was planned. Nothing was measured."
+    )
+
+
+def test_interrupted_gpus_are_each_resumed():
+    files = [Path("set/gpu0/run-001.json"), Path("set/gpu1/run-001.json")]
+    assert run_verb.interrupted_message("SIGTERM", files) == (
+        "stopped by SIGTERM; finished cases are in set/gpu0/run-001.json, set/gpu1/run-001.json. "
+        "Go on with `make bench RESUME=set/gpu0` or `make bench RESUME=set/gpu1`."
+    )
+
+
 def test_our_own_bug_is_70_with_its_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert raise_from_run(monkeypatch, ZeroDivisionError("boom")) == 70
     assert capsys.readouterr().err.endswith("ZeroDivisionError: boom\n")

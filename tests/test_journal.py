@@ -107,7 +107,6 @@ def test_tail_waits_for_a_line_that_is_still_being_written(tmp_path):
     assert list(tail.new_events()) == [{"event": "a"}]
 
 
-@pytest.mark.xfail(strict=True, reason="a writer does not yet end the line that another one left cut")
 def test_writer_after_a_crash_loses_no_event_of_its_own(tmp_path):
     """A worker killed in the middle of a line took the next worker's first event with it."""
     (tmp_path / "j").write_bytes(b'{"event":"started"}\n{"event":"finis')

@@ -136,3 +136,42 @@ def test_odd_events_are_passed_over():
 def test_an_unplanned_record_is_counted_too():
     state = after(ORDER, PLAN, finished(replace(hand_made.all_reduce_record(), wall_s=None)))
     assert (state.finished, state.total) == (1, 4)
+
+
+def of_gpu(gpu: int, *events: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{**event, "gpu": gpu} for event in events]
+
+
+def test_gpus_measured_at_once_are_counted_and_named_apart():
+    """Events of several GPUs fell into one state, whose numbers were those of none of them."""
+    out = io.StringIO()
+    first = of_gpu(0, ORDER, PLAN, WARMED, finished(hand_made.copy_record()))
+    second = of_gpu(1, ORDER, PLAN, WARMED, finished(hand_made.copy_record()))
+    with Progress(Console(file=out, width=20, color_system=None), clock=Clock()) as progress:
+        for pair in zip(first, second, strict=True):
+            for event in pair:
+                progress.handle(event)
+    done = f"[1/3] {hand_made.COPY.key}  3.000 TB/s  75.0 %  1979 MHz  600 W  (4.0 s)\n"
+    assert out.getvalue() == f"GPU 0: warming up\nGPU 1: warming up\nGPU 0: {done}GPU 1: {done}"
+
+
+def test_each_gpu_has_its_own_status_until_its_run_is_saved():
+    progress = Progress(Console(file=io.StringIO(), width=50), clock=Clock())
+    for event in (*of_gpu(0, ORDER, PLAN, WARMED), *of_gpu(1, ORDER, PLAN)):
+        progress.handle(event)
+    assert progress.status_text().plain == (
+        "GPU 0: 0 of 3 cases, 0.0 s elapsed, about 18.0 s left\n"
+        "GPU 1: 0 of 3 cases, 0.0 s elapsed\n"
+        "GPU 1: warming up, 0.0 s"
+    )
+    progress.handle({"event": "saved", "gpu": 1})
+    assert progress.status_text().plain == "GPU 0: 0 of 3 cases, 0.0 s elapsed, about 18.0 s left"
+
+
+def test_a_gpu_whose_second_run_begins_is_shown_again():
+    progress = Progress(Console(file=io.StringIO(), width=50), runs=2, clock=Clock())
+    for event in (ORDER, PLAN, {"event": "saved"}):
+        progress.handle(event)
+    assert progress.status_text().plain == ""
+    progress.handle(ORDER)
+    assert progress.status_text().plain == "run 2 of 2, 0 of 0 cases, 0.0 s elapsed\nstarting, 0.0 s"

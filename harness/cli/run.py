@@ -178,8 +178,8 @@ def interrupted_message(signal_name: str, run_files: Sequence[Path]) -> str:
     if not run_files:
         return f"stopped by {signal_name} before a case was planned. Nothing was measured."
     files = ", ".join(str(file) for file in run_files)
-    how = " or ".join(f"RESUME={file.parent}" for file in run_files)
-    return f"stopped by {signal_name}; finished cases are in {files}. Go on with `make bench {how}`."
+    how = " or ".join(f"`make bench RESUME={file.parent}`" for file in run_files)
+    return f"stopped by {signal_name}; finished cases are in {files}. Go on with {how}."
 
 
 def exit_code_of(runs: Sequence[Run]) -> ExitCode:

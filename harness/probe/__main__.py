@@ -14,9 +14,23 @@ def devices() -> dict[str, object]:
     if nvml is None:
         return {"gpus": [], "driver": None, "reason": reason}
     names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(names) if visible is None else min(len(names), len([v for v in visible.split(",") if v.strip()]))
-    return {"gpus": names[:count], "driver": nvml.system("GetDriverVersion").value, "reason": reason}
+    return {
+        "gpus": names[: visible_count(len(names), os.environ.get("CUDA_VISIBLE_DEVICES"))],
+        "driver": nvml.system("GetDriverVersion").value,
+        "reason": reason,
+    }
+
+
+def visible_count(installed: int, visible: str | None) -> int:
+    """How many of the installed GPUs CUDA shows; an index below zero hides itself and all behind it."""
+    if visible is None:
+        return installed
+    shown = 0
+    for entry in visible.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):
+            break
+        shown += 1
+    return min(installed, shown)
 
 
 def whoami() -> dict[str, object]:

@@ -5,7 +5,7 @@ names both versions, never a silent CPU run.
 """
 
 import gc
-import importlib
+import importlib.util
 import os
 import time
 from pathlib import Path
@@ -18,6 +18,7 @@ from harness.model import DeviceFacts, Fact, Telemetry
 from harness.probe import host
 from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
+from harness.probe.scripted import device_by_path
 
 _FABRIC_MISSING = "802"
 _CLOCK_READ_STEP_S = 0.1
@@ -32,23 +33,13 @@ def discover(wanted: str = "auto", index: int = 0) -> Device:
     if wanted == "cpu":
         return CpuDevice()
     if wanted != "auto":
-        return _by_path(wanted)
+        return device_by_path(wanted)
     nvml, reason = open_nvml()
     gpu_names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()] if nvml else []
     if not gpu_names and not _has_device_node():
         return CpuDevice()
     _require_cuda(gpu_names, nvml, reason)
     return CudaDevice(index, nvml)
-
-
-def _by_path(wanted: str) -> Device:
-    module, _, name = wanted.rpartition(".")
-    try:
-        make = getattr(importlib.import_module(module or wanted), name)
-    except (ImportError, AttributeError) as error:
-        raise HarnessError(f"no device '{wanted}': use auto, cpu, or the dotted path of a class ({error}).") from error
-    device: Device = make()
-    return device
 
 
 def _has_device_node() -> bool:

@@ -9,6 +9,8 @@ from harness.probe.nvml import Gpu
 
 _NODES = Path("/sys/devices/system/node")
 _MASK_BITS = 64
+# Before any binding: what ranks on other GPUs must be allowed again.
+_ALLOWED_CPUS = frozenset(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ def cpu_name() -> str:
 def memory_bytes() -> int:
     """Physical memory of the host."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def allowed_cpus() -> frozenset[int]:
+    """The CPUs that this process was allowed when it started."""
+    return _ALLOWED_CPUS
 
 
 def bind_to_gpu_node(gpu: Gpu | None) -> NumaBinding:

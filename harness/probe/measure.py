@@ -112,6 +112,8 @@ def check(subject: Subject, device: Device, checker: Checker, seed: int, when: s
 
 def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
     """The same inputs twice: every output must have the same bits."""
+    if not subject.outputs:
+        raise CheckFailedError("the case says it is deterministic, but no output was given to compare")
     first = [checker.fingerprint(out) for out in subject.outputs]
     checker.poison(subject.outputs)
     for i in range(subject.sets):
@@ -190,12 +192,17 @@ def _run_for(load: Load, window_s: float) -> list[Group]:
     return groups
 
 
-def _samples_of(groups: Sequence[Group], load: Load, timer: str) -> Samples:
-    launches = groups[0].launches
-    seconds = tuple(group.seconds / launches for group in groups)
+def refuse_bad_samples(seconds: Sequence[float]) -> None:
+    """Raise if any sample is not a positive number: none of them ever reaches a file."""
     bad = [s for s in seconds if not 0 < s < math.inf]
     if bad:
         raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
+
+
+def _samples_of(groups: Sequence[Group], load: Load, timer: str) -> Samples:
+    launches = groups[0].launches
+    seconds = tuple(group.seconds / launches for group in groups)
+    refuse_bad_samples(seconds)
     return Samples(
         seconds=seconds,
         launches_per_sample=launches,

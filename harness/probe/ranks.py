@@ -7,6 +7,7 @@ run is agreed before, and what holds ranks together on the device is the collect
 import contextlib
 import importlib
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
+from harness.probe import host
 from harness.probe.load import Pace, busy_ratio
-from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol
+from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol, refuse_bad_samples
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
@@ -39,6 +41,7 @@ class Seat:
     device: str
     rendezvous: str
     parent: int
+    cpus: frozenset[int]
 
 
 class World:
@@ -53,7 +56,7 @@ class World:
         self._processes = []
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            seat = Seat(rank, ranks, device, rendezvous, multiprocessing.current_process().pid or 0)
+            seat = Seat(rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus())
             process = context.Process(target=serve, args=(seat, theirs), daemon=True, name=f"ofpeak-rank-{rank}")
             process.start()
             theirs.close()
@@ -97,7 +100,7 @@ class World:
             waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
             ready = wait(list(waiting), max(0.0, ends_s - time.monotonic()))
             if not ready:
-                silent = ", ".join(str(rank) for rank in waiting.values())
+                silent = " and ".join(str(rank) for rank in waiting.values())
                 raise RankError(f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
             for rank in sorted(waiting[pipe] for pipe in ready if isinstance(pipe, Connection)):
                 answers[rank] = self._receive(rank, command)
@@ -143,6 +146,7 @@ def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) ->
     """Samples from every rank's group times: a group is over when its slowest rank is done."""
     groups = [max(of_ranks) for of_ranks in zip(*group_seconds, strict=True)]
     seconds = tuple(group / pace.launches_per_group for group in groups)
+    refuse_bad_samples(seconds)
     return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue)
 
 
@@ -211,6 +215,7 @@ def serve(seat: Seat, pipe: Connection) -> None:
     from harness.probe.worker import die_with_parent, one_line
 
     die_with_parent(seat.parent)
+    os.sched_setaffinity(0, seat.cpus)  # the worker is bound beside its own GPU, this rank's may be elsewhere
     try:
         rank = _Rank(seat)
     except Exception as error:

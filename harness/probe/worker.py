@@ -21,6 +21,7 @@ from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.ranks import RankError, World, measure_on_ranks
+from harness.probe.scripted import device_by_path
 from harness.specs import lookup
 
 # What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
@@ -242,18 +243,27 @@ class WorkerSession:
 
 def open_session(task: Task, torch_checker: Callable[[], Checker]) -> WorkerSession:
     """The session on the device that the task names; a refusal is journalled before it is raised."""
-    from harness.probe.device import discover, environment_of
-
     try:
-        device = discover(task.order.device, int(task.order.gpu))
+        device, environment = _open_device(task.order)
         checker = getattr(device, "checker", None) or torch_checker()
-        return WorkerSession(task, device, checker, environment_of(device))
+        return WorkerSession(task, device, checker, environment)
     except HarnessError as error:
         if task.journal:
             journal = Journal(Path(task.journal))
             journal.write("refused", worker=task.worker, message=str(error), exit_code=int(error.exit_code))
             journal.close()
         raise
+
+
+def _open_device(order: Order) -> tuple[Device, Mapping[str, Any]]:
+    own = device_by_path(order.device) if "." in order.device else None
+    if own is not None and hasattr(own, "environment"):
+        return own, own.environment()  # without torch, whose import takes longer than a scripted run
+
+    from harness.probe.device import discover, environment_of
+
+    device = own or discover(order.device, int(order.gpu))
+    return device, environment_of(device)
 
 
 def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:

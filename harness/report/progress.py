@@ -184,7 +184,9 @@ class Progress:
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Twice a second: often enough to be alive, too seldom to take a core from the run that it watches.
-            self._live = Live(console=self._console, get_renderable=self._status, refresh_per_second=2, transient=True)
+            self._live = Live(
+                console=self._console, get_renderable=self.status_text, refresh_per_second=2, transient=True
+            )
             self._live.start()
         return self
 
@@ -203,7 +205,8 @@ class Progress:
         for line in lines:
             self._console.print(Text(f"{_name_of(gpu)}{line}"), soft_wrap=True, highlight=False)
 
-    def _status(self) -> Text:
+    def status_text(self) -> Text:
+        """What a terminal shows while it lasts: two lines for each GPU whose run goes on."""
         lines: list[str] = []
         with self._lock:
             for gpu, state in self.states.items():

@@ -43,7 +43,7 @@ def check(world: World, fault: str = "", limit_s: float = 20.0) -> list[int]:
     ],
 )
 def test_the_rank_that_went_wrong_is_named_at_once(fault: str, told: str):
-    """Answers were awaited in the order of ranks: rank 0, which waited for the broken one, was blamed a minute later."""
+    """Answers were awaited in order: rank 0, which waited for the broken one, was blamed a minute later."""
     world = World(2, "cpu")
     try:
         assert check(world) == [0, 0]
@@ -59,7 +59,7 @@ def test_the_rank_that_went_wrong_is_named_at_once(fault: str, told: str):
 
 def test_ranks_that_hang_are_named_and_a_new_world_works():
     world = World(2, "cpu")
-    with pytest.raises(RankError, match=r"rank 0, 1 of 2 did not answer 'check' in 1 s"):
+    with pytest.raises(RankError, match=r"rank 0 and 1 of 2 did not answer 'check' in 1 s"):
         check(world, "hangs", limit_s=0.6)
     world.close()
     assert not multiprocessing.active_children()
@@ -71,6 +71,6 @@ def test_ranks_that_hang_are_named_and_a_new_world_works():
 def test_a_world_that_does_not_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch):
     """Ranks of a world that failed while it started lived on: nobody had the world to close it."""
     monkeypatch.setattr(ranks, "START_LIMIT_S", 0.05)
-    with pytest.raises(RankError, match=r"rank 0, 1 of 2 did not answer 'starting'"):
+    with pytest.raises(RankError, match=r"rank 0 and 1 of 2 did not answer 'starting'"):
         World(2, "cpu")
     assert not multiprocessing.active_children()

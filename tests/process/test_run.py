@@ -10,7 +10,7 @@ from harness import runner, store
 from harness.errors import ExitCode, HarnessError
 from harness.journal import read_events
 from harness.model import Order, Run
-from tests.process.processes import FAKE_BENCHES, SCRIPTED, command, names, outcomes
+from tests.process.processes import FAKE_BENCHES, SCRIPTED, names, outcomes
 
 FAULTS = ("raises", "wrong", "turns_wrong", "forgets", "nan_time", "segfault", "exit", "hang")
 STEADY = {
@@ -164,10 +164,3 @@ def test_gpus_at_once_name_themselves_in_every_event(tmp_path: Path, monkeypatch
         run = store.load(tmp_path / f"gpu{gpu}" / "run-001.json")
         assert outcomes(run)["steady/concurrent=2,n=1"] == "measured"
         assert run.order.gpu == str(gpu)
-
-
-def test_options_that_pytest_finds_in_the_environment_do_not_reach_workers(tmp_path: Path):
-    """PYTEST_ADDOPTS of the user's shell went on to the workers, and one unknown option ended the run."""
-    left = command(*("run", "--only", "steady", "--out", tmp_path), environment={"PYTEST_ADDOPTS": "--no-such-option"})
-    assert (left.code, left.err) == (0, "")
-    assert f"run file: {tmp_path / 'run-001.json'}" in left.out

@@ -1,13 +1,14 @@
 """Sets, and what is refused before or while a run is planned: one line, the right exit code, nothing half done."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness import store
-from tests.process.processes import ROOT, Left, command, end_of, outcomes, start, start_python
+from tests.process.processes import ROOT, Left, command, end_of, outcomes, start_python
 
 RAISES_AT_IMPORT = "import no_such_module\n"
 NO_PYTHON = "def cases(profile, device:\n"
@@ -25,34 +26,41 @@ def bench_twin(case, device, measure):
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set of three runs: two, a run under another driver that is refused, and one more."""
+    """A set of three runs: one GPU, named twice, and two runs; another driver, which is refused; and one run more."""
     return tmp_path_factory.mktemp("grown")
 
 
 @pytest.fixture(scope="module")
 def growth(grown: Path) -> tuple[Left, Left, Left]:
     options = ("run", "--only", "steady", "--out", grown)
-    two = command(*options, "--runs", "2")
+    two = command(*options, "--runs", "2", "--gpus", "0,0")
     refused = command(*options, environment={"OFPEAK_TEST_DRIVER": "581.0"})
-    return two, refused, command(*options)
+    return two, refused, command(*options, environment={"PYTEST_ADDOPTS": "--no-such-option"})
 
 
-def test_two_runs_are_two_files_and_a_third_continues_the_numbering(growth: tuple[Left, Left, Left], grown: Path):
-    assert [left.code for left in growth] == [0, 5, 0]
-    files = sorted(grown.glob("run-*.json"))
-    assert [file.name for file in files[:2]] == ["run-001.json", "run-002.json"]
-    assert len({run.run_id for run in store.load_set([grown])}) == len(files) == 3
+def test_two_runs_are_two_files(growth: tuple[Left, Left, Left], grown: Path):
+    """A GPU that was named twice was measured twice, into folders of their own."""
+    assert (growth[0].code, growth[0].err) == (0, "")
+    assert f"2 run files in: {grown}" in growth[0].out
 
 
-def test_every_file_is_named(growth: tuple[Left, Left, Left], grown: Path):
-    for name in ("run-001.json", "run-002.json"):
-        assert str(grown / name) in growth[0].out
+def test_a_later_run_continues_the_numbering(growth: tuple[Left, Left, Left], grown: Path):
+    files = sorted(file.name for file in grown.glob("run-*.json"))
+    assert files == ["run-001.json", "run-002.json", "run-004.json"]  # run-003.log is that of the refused run
+    assert f"run file: {grown / 'run-004.json'}" in growth[2].out
+    assert [outcomes(run)["steady/n=1"] for run in store.load_set([grown])] == ["measured"] * 3
+
+
+def test_pytests_own_options_in_the_environment_do_not_reach_workers(growth: tuple[Left, Left, Left]):
+    """PYTEST_ADDOPTS of the user's shell went on to the workers, and one unknown option ended the run."""
+    assert (growth[2].code, growth[2].err) == (0, "")
 
 
 def test_another_driver_is_refused(growth: tuple[Left, Left, Left], grown: Path):
-    assert growth[1].complaint == (
+    assert (growth[1].code, growth[1].complaint) == (
+        5,
         f"this machine is not what {grown / 'run-002.json'} was measured on: driver 580.1 -> 581.0. "
-        "A set holds one card and one environment: name another folder with OUT=."
+        "A set holds one card and one environment: name another folder with OUT=.",
     )
 
 
@@ -114,54 +122,20 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
     assert not list(tmp_path.glob("*.json*"))
 
 
-@pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Left]]:
-    """Runs that their benches or their set forbid, all started at once."""
-    base = tmp_path_factory.mktemp("refusals")
-    processes = {}
-    for name, text in {"import": RAISES_AT_IMPORT, "syntax": NO_PYTHON, "twice": TWICE}.items():
-        benches = base / name / "benches"
-        benches.mkdir(parents=True)
-        (benches / "conftest.py").symlink_to(ROOT / "conftest.py")
-        (benches / f"bench_{name}.py").write_text(text)
-        environment = {"OFPEAK_TEST_BENCHES": str(benches)}
-        processes[name] = start("run", "--out", base / name / "set", environment=environment)
-    for name, text in {"list": "[1, 2]", "foreign": '{"device": {"name": 3}}', "text": "{"}.items():
-        (base / name / "set").mkdir(parents=True)
-        (base / name / "set" / "run-007.json").write_text(text)
-        processes[name] = start("run", "--only", "steady", "--out", base / name / "set")
-    return {name: (base / name / "set", end_of(process)) for name, process in processes.items()}
-
-
-@pytest.mark.parametrize("name", ["list", "foreign", "text"])
-def test_a_foreign_file_in_the_set_is_named(refusals: dict[str, tuple[Path, Left]], name: str):
-    """JSON that is no run file ended in a traceback."""
-    folder, left = refusals[name]
-    assert (left.code, left.complaint) == (
-        5,
-        f"{folder / 'run-007.json'} is not a run file of this suite. Name another folder with OUT=.",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("import", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("syntax", "SyntaxError"),
-        ("twice", "two cases have the key 'twin/n=1' (families twice and twice)"),
-    ],
-)
-def test_a_family_that_cannot_be_collected_is_named(refusals: dict[str, tuple[Path, Left]], name: str, problem: str):
+def test_every_family_that_cannot_be_collected_is_named(tmp_path: Path):
     """A family with a syntax error ended the supervisor in a traceback, since it hashes what a family imports."""
-    folder, left = refusals[name]
+    (tmp_path / "conftest.py").symlink_to(ROOT / "conftest.py")
+    for name, text in {"absent": RAISES_AT_IMPORT, "twin": TWICE, "typo": NO_PYTHON}.items():
+        (tmp_path / f"bench_{name}.py").write_text(text)
+    folder = tmp_path / "set"
+    left = command("run", "--out", folder, environment={"OFPEAK_TEST_BENCHES": str(tmp_path)})
     assert left.code == 5
-    assert left.complaint.startswith("a family cannot be collected: ")
-    assert f"bench_{name}.py" in left.complaint
-    assert problem in left.complaint
+    told = re.fullmatch(r"a family cannot be collected: (\S+): (.*); (\S+): (.*); (\S+): (.*)", left.complaint)
+    assert told is not None, left.complaint
+    files = {Path(told[n].partition("::")[0]).name: told[n + 1] for n in (1, 3, 5)}
+    assert files == {
+        "bench_absent.py": "ModuleNotFoundError: No module named 'no_such_module'",
+        "bench_twin.py": "pytest.UsageError: two cases have the key 'twin/n=1' (families twin and twin)",
+        "bench_typo.py": "SyntaxError: '(' was never closed",
+    }
     assert not list(folder.glob("*.json*"))
-
-
-def test_a_gpu_that_is_named_twice_is_measured_once(tmp_path: Path):
-    left = command("run", "--only", "steady", "--gpus", "0,0", "--out", tmp_path)
-    assert left.code == 0
-    assert [outcomes(run)["steady/n=1"] for run in store.load_set([tmp_path])] == ["measured"]

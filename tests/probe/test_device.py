@@ -1,0 +1,166 @@
+"""Which device there is: a GPU that torch cannot use is an error, and only a machine without one runs on its CPU."""
+
+import pytest
+import torch
+
+from harness.errors import ExitCode, HarnessError
+from harness.probe import device
+from harness.probe.device import CpuDevice, discover, environment_of
+from harness.probe.load import Pace
+from harness.probe.nvml import open_nvml
+from tests.doubles import FakeNvml, ScriptedDevice
+
+
+@pytest.fixture(autouse=True)
+def own_process(monkeypatch):
+    """What the CPU device sets in the process is put back."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("OFPEAK_SITE_KEY", "key")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with those GPUs in NVML, that node under /dev, and that build of torch."""
+
+    def make(gpu="", node=False, cuda=None, fails="", count=1):
+        answer = open_nvml(FakeNvml({"GetName": gpu, "GetDriverVersion": "580.1"})) if gpu else (None, "no driver")
+        monkeypatch.setattr(device, "open_nvml", lambda: answer)
+        monkeypatch.setattr(device, "_has_device_node", lambda: node)
+        monkeypatch.setattr(device, "CudaDevice", lambda index, nvml: ("cuda device", index))
+        monkeypatch.setattr(torch, "__version__", "2.13.0")
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+        def init():
+            if fails:
+                raise RuntimeError(fails)
+
+        monkeypatch.setattr(torch.cuda, "init", init)
+
+    return make
+
+
+def refused(**wanted):
+    with pytest.raises(HarnessError) as told:
+        discover(**wanted)
+    return told.value
+
+
+def test_machine_without_nvidia_runs_on_its_cpu(machine):
+    machine()
+    assert isinstance(discover(), CpuDevice)
+
+
+def test_cpu_is_taken_when_asked_whatever_there_is(machine):
+    machine(gpu="NVIDIA H200", node=True)
+    assert isinstance(discover("cpu"), CpuDevice)
+
+
+def test_gpu_that_torch_can_use_is_taken(machine):
+    machine(gpu="NVIDIA H200", node=True, cuda="13.0")
+    assert discover(index=3) == ("cuda device", 3)
+
+
+def test_gpu_and_a_torch_without_cuda_are_an_error_that_names_both(machine):
+    machine(gpu="NVIDIA H200", node=True)
+    told = refused()
+    assert told.exit_code == ExitCode.INCONCLUSIVE == 2
+    assert str(told) == (
+        "found NVIDIA H200 with driver 580.1, but torch 2.13.0 is built without CUDA. "
+        "Install a CUDA build of torch, or measure the CPU with DEVICE=cpu."
+    )
+
+
+def test_device_node_without_nvml_is_an_error_too(machine):
+    machine(node=True)
+    assert str(refused()) == (
+        "found an NVIDIA device with driver unknown (no driver), but torch 2.13.0 is built without CUDA. "
+        "Install a CUDA build of torch, or measure the CPU with DEVICE=cpu."
+    )
+
+
+def test_torch_that_cannot_start_cuda_is_an_error_that_names_both(machine):
+    machine(gpu="NVIDIA H200", cuda="13.0", fails="The NVIDIA driver on your system is too old\nmore")
+    told = refused()
+    assert told.exit_code == ExitCode.INCONCLUSIVE
+    assert str(told) == (
+        "found NVIDIA H200 with driver 580.1, but torch 2.13.0 (CUDA 13.0) cannot use it: "
+        "The NVIDIA driver on your system is too old. "
+        "Install a torch build for this driver, or measure the CPU with DEVICE=cpu."
+    )
+
+
+def test_cuda_error_802_names_the_fabric_manager(machine):
+    machine(gpu="NVIDIA H200", cuda="13.0", fails="cudaGetDeviceCount() Error 802: system not yet initialized")
+    told = refused()
+    assert told.exit_code == ExitCode.INCONCLUSIVE
+    assert str(told) == (
+        "CUDA error 802 on NVIDIA H200: the NVLink fabric is not set up. "
+        "Start nvidia-fabricmanager of the driver's version, then measure."
+    )
+
+
+def test_hidden_gpus_are_told_with_the_variable(machine, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    machine(gpu="NVIDIA H200", cuda="13.0", count=0)
+    assert str(refused()) == (
+        "found NVIDIA H200 with driver 580.1, but torch 2.13.0 sees no device (CUDA_VISIBLE_DEVICES=)."
+    )
+
+
+def test_mismatch_of_driver_and_library_is_no_cpu_run(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(device, "open_nvml", lambda: open_nvml(FakeNvml(init_error=18)))
+    assert refused().exit_code == ExitCode.INCONCLUSIVE
+
+
+def test_dotted_path_makes_that_device():
+    assert isinstance(discover("tests.doubles.ScriptedDevice"), ScriptedDevice)
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "tests.doubles.Nothing", "no.such.module"])
+def test_device_that_does_not_exist_is_the_users_to_fix(wanted):
+    """DEVICE=gpu ended with a traceback."""
+    told = refused(wanted=wanted)
+    assert told.exit_code == ExitCode.USAGE
+    assert str(told).startswith(f"no device '{wanted}': use auto, cpu, or the dotted path of a class (")
+
+
+# --- the CPU ---------------------------------------------------------------------------------------------------------
+
+
+def test_cpu_knows_no_peak_figures():
+    facts = CpuDevice().facts
+    assert (facts.kind, facts.torch_device, facts.gpu_count) == ("cpu", "cpu", 0)
+    assert (facts.sm_count, facts.l2_bytes, facts.max_sm_clock_mhz) == (None, None, None)
+    assert facts.memory_bytes > 0
+
+
+def test_cpu_load_rotates_on_and_runs_its_prologue_before_each_group():
+    seen = []
+    load = CpuDevice().start(seen.append, 0.0, Pace("host", 2, 1.0), lambda: seen.append("prologue"))
+    groups = [load.run_group() for _ in range(2)]
+    assert seen == ["prologue", 0, 1, "prologue", 2, 3]
+    assert [group.launches for group in groups] == [2, 2]
+    assert all(group.seconds > 0 for group in groups)
+
+
+def test_cpu_load_groups_launches_by_how_long_one_takes(monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))
+    load = CpuDevice().start(lambda _: None, group_s=5.0)
+    assert load.pace == Pace("host", 5, 1.0)
+
+
+def test_cpu_telemetry_tells_why_it_knows_nothing():
+    told = CpuDevice().start(lambda _: None, 0.0, Pace("host", 1, 1.0)).finish()
+    assert (told.power_w, told.sm_clock_mhz) == (None, None)
+    assert set(told.missing.values()) == {"not read on a CPU"}
+
+
+def test_scripted_device_brings_its_own_environment():
+    assert environment_of(ScriptedDevice())["card"].value == "c0ffee"
+
+
+def test_environment_of_a_cpu_has_no_card():
+    assert environment_of(CpuDevice())["card"].status == "no NVIDIA GPU was measured"

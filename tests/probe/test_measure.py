@@ -1,0 +1,302 @@
+"""One case from check to check, on a scripted device and with numbers for buffers."""
+
+import dataclasses
+import math
+
+import pytest
+
+from harness.model import Case, Telemetry, Work
+from harness.probe import measure
+from harness.probe.load import Group, Pace
+from harness.probe.measure import (
+    FIRST_SEED,
+    FRESH_SEED,
+    SMOKE,
+    SUSTAINED,
+    SUSTAINED_COMPUTE,
+    CheckFailedError,
+    Protocol,
+    Subject,
+    measure_case,
+    protocol_for,
+    settle,
+    thinned,
+)
+from tests.doubles import ScriptedChecker, ScriptedDevice
+
+BYTES = Work(1e9, "B", None, "read")
+CASE = Case("copy", {"n": 1}, (BYTES,))
+WINDOW = Protocol(window_s=0.1, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0)
+
+
+def measured(launch=lambda i, source, out: None, case=CASE, device=None, took=0.001, exact=True, **more):
+    """Measure a copy whose launches may do something more after copying."""
+    source, out = [0.0], [0.0]
+
+    def copy(i):
+        out[0] = source[0]
+        launch(i, source, out)
+        return took
+
+    subject = Subject(copy, [source], [out], lambda i: [(out[0], source[0])], exact=exact, **more)
+    return measure_case(case, subject, device or ScriptedDevice(), ScriptedChecker(), WINDOW)
+
+
+def test_right_case_is_checked_before_and_after_and_timed():
+    told = measured()
+    assert [(check.when, check.passed, check.worst) for check in told.checks] == [
+        ("before", True, 0.0),
+        ("after", True, 0.0),
+    ]
+    assert told.samples.seconds == pytest.approx((0.001,) * 10)
+    assert told.samples.launches_per_sample == 10
+    assert told.samples.window_s == pytest.approx(0.1)
+    assert (told.samples.timer, told.samples.queue, told.samples.starved) == ("scripted", "stream", 0)
+    assert told.telemetry.power_w == 600.0
+    assert (told.telemetry.settled, told.telemetry.settle_s) == (None, 0.0)
+
+
+def test_checks_use_two_seeds():
+    seen = set()
+    measured(lambda i, source, out: seen.add(source[0]))
+    assert seen == {FIRST_SEED, FRESH_SEED}
+
+
+def test_wrong_result_is_never_timed():
+    device = ScriptedDevice()
+    device.start = None
+    with pytest.raises(CheckFailedError) as told:
+        measured(lambda i, source, out: out.__setitem__(0, 1.0), device=device)
+    assert str(told.value) == "wrong result before timing: 1 elements differ from the reference"
+
+
+def test_launch_that_writes_nothing_is_caught_by_the_poison():
+    subject = Subject(lambda i: None, [[0.0]], [out := [5.0]], lambda i: [(out[0], 5.0)], exact=True)
+    with pytest.raises(CheckFailedError, match="wrong result before timing"):
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
+
+
+def test_result_that_turns_wrong_on_fresh_inputs_is_not_kept():
+    def keep_the_first(i, source, out):
+        out[0] = float(FIRST_SEED)
+
+    with pytest.raises(CheckFailedError) as told:
+        measured(keep_the_first)
+    assert str(told.value) == "wrong result after timing, on fresh inputs: 1 elements differ from the reference"
+
+
+def test_wrong_result_in_decibel_tells_both_numbers(monkeypatch):
+    monkeypatch.setattr(ScriptedChecker, "error", lambda *_: 12.34)
+    with pytest.raises(CheckFailedError) as told:
+        measured(exact=False, least_sqnr_db=50.0)
+    assert str(told.value) == (
+        "wrong result before timing: SQNR against the reference is 12.3 dB, at least 50 dB is required"
+    )
+
+
+@pytest.mark.parametrize("errors", [[math.nan, 99.0], [99.0, math.nan], [99.0, -math.inf]])
+def test_error_that_is_not_finite_never_passes_wherever_it_stands(monkeypatch, errors):
+    told = iter(errors)
+    monkeypatch.setattr(ScriptedChecker, "error", lambda *_: next(told))
+    subject = Subject(lambda i: None, [], [], lambda i: [(0, 0), (0, 0)])
+    with pytest.raises(CheckFailedError, match="SQNR against the reference is not finite, at least 50 dB"):
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
+
+
+def test_worst_of_several_errors_is_kept(monkeypatch):
+    told = iter([70.0, 60.0, 80.0] * 2)
+    monkeypatch.setattr(ScriptedChecker, "error", lambda *_: next(told))
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], sets=3)
+    checks = measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW).checks
+    assert [(check.worst, check.bound) for check in checks] == [(60.0, 50.0)] * 2
+
+
+def test_every_buffer_set_is_launched_before_it_is_compared():
+    outs = [[0.0], [0.0], [0.0]]
+    source = [0.0]
+
+    def launch(i):
+        outs[i % 3][0] = source[0]
+        return 0.001
+
+    subject = Subject(launch, [source], outs, lambda i: [(outs[i][0], source[0])], sets=3, exact=True)
+    checks = measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW).checks
+    assert all(check.passed for check in checks)
+
+
+def test_reference_without_a_pair_compares_nothing_and_fails():
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [])
+    with pytest.raises(CheckFailedError) as told:
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
+    assert str(told.value) == "nothing was compared before the window: the reference gave no pair"
+
+
+# --- repeats ---------------------------------------------------------------------------------------------------------
+
+DETERMINISTIC = dataclasses.replace(CASE, deterministic=True)
+
+
+def test_deterministic_case_is_repeated_bit_for_bit():
+    told = measured(case=DETERMINISTIC)
+    assert [check.when for check in told.checks] == ["before", "after", "repeat"]
+    assert told.checks[-1].passed
+
+
+def test_repeat_that_differs_is_suspected_corruption():
+    after_window = []
+
+    def drift(i, source, out):
+        if source[0] == FRESH_SEED:
+            after_window.append(i)
+            out[0] += len(after_window)
+
+    source, out = [0.0], [0.0]
+
+    def launch(i):
+        out[0] = source[0]
+        drift(i, source, out)
+        return 0.001
+
+    subject = Subject(launch, [source], [out], lambda i: [(1, 1)], exact=True)
+    with pytest.raises(CheckFailedError) as told:
+        measure_case(DETERMINISTIC, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
+    assert str(told.value) == (
+        "1 of 1 outputs differ bit for bit between two launches on the same inputs: suspected silent corruption"
+    )
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("took", "shown"), [(math.nan, "nan"), (math.inf, "inf"), (-0.001, "-0.001"), (0.0, "0.0")])
+def test_sample_that_is_not_a_positive_number_is_refused(took, shown):
+    with pytest.raises(CheckFailedError, match=rf"samples are not positive numbers \(first: {shown}"):
+        measured(took=took)
+
+
+@pytest.mark.parametrize(("took", "samples"), [(1e-6, 200), (0.0049, 3), (1.0, 2)])
+def test_samples_are_at_most_200_and_at_least_two(took, samples):
+    assert len(measured(took=took).samples.seconds) == samples
+
+
+def test_case_that_is_only_checked_is_never_timed():
+    device = ScriptedDevice()
+    device.start = None
+    told = measured(case=dataclasses.replace(CASE, checked_only="interpreter"), device=device)
+    assert [check.when for check in told.checks] == ["before"]
+    assert (told.samples, told.telemetry) == (None, None)
+
+
+def test_load_that_fails_in_the_window_is_finished():
+    """The thread that watched a load which raised went on watching the loads after it."""
+    finished = []
+
+    class Failing:
+        """A load whose first group raises, and whose end does too."""
+
+        def run_group(self):
+            """No group."""
+            raise ZeroDivisionError("in the launch")
+
+        def mark(self):
+            """The window."""
+
+        def finish(self):
+            """The device is gone."""
+            finished.append(True)
+            raise RuntimeError("CUDA error")
+
+    device = ScriptedDevice()
+    device.start = lambda *_: Failing()
+    with pytest.raises(ZeroDivisionError):
+        measured(device=device)
+    assert finished == [True]
+
+
+# --- settling --------------------------------------------------------------------------------------------------------
+
+
+class Settling:
+    """A load of groups of 0.125 s; clock and power are functions of the time since it began."""
+
+    pace = Pace("stream", 1, 0.125)
+
+    def __init__(self, clock=None, power=None):
+        self.clock, self.power, self.groups = clock, power, 0
+
+    def run_group(self):
+        """The next eighth of a second."""
+        self.groups += 1
+        at_s = self.groups * 0.125
+        return Group(0.125, 1, 100 + at_s, self.clock(at_s) if self.clock else None)
+
+    def recent_power(self):
+        """Since the beginning."""
+        return [(100 + i * 0.125, self.power(i * 0.125)) for i in range(self.groups + 1)] if self.power else []
+
+    def mark(self):
+        """The window begins."""
+
+    def finish(self):
+        """Nothing."""
+        return Telemetry()
+
+
+def steady(_):
+    return 1000.0
+
+
+def drifting(at_s):
+    return 1000.0 + 10.0 * at_s  # 1 %/s
+
+
+def test_steady_clock_and_power_are_settled_soon():
+    settled, seconds = settle(Settling(steady, steady), SUSTAINED)
+    assert settled is True
+    assert 2.0 <= seconds <= 2.5
+
+
+@pytest.mark.parametrize(("clock", "power"), [(drifting, steady), (steady, drifting), (drifting, None)])
+def test_drift_of_either_is_unsettled_at_the_cap(clock, power):
+    assert settle(Settling(clock, power), SUSTAINED) == (False, 15.0)
+
+
+def test_drift_that_ends_is_settled_after_it():
+    settled, seconds = settle(Settling(lambda at_s: drifting(min(at_s, 3.0))), SUSTAINED)
+    assert settled is True
+    assert 3.0 < seconds < 15.0
+
+
+def test_device_that_tells_nothing_is_neither_settled_nor_unsettled():
+    assert settle(Settling(), SUSTAINED) == (None, 2.0)
+
+
+def test_power_read_before_the_load_does_not_count():
+    load = Settling(steady)
+    load.recent_power = lambda: [(50.0, 1.0), (99.0, 500.0)]
+    assert settle(load, SUSTAINED)[0] is True
+
+
+def test_without_a_cap_nothing_is_loaded():
+    load = Settling(drifting)
+    assert settle(load, SMOKE) == (None, 0.0)
+    assert load.groups == 0
+
+
+def test_thinned_keeps_one_reading_a_step():
+    readings = [(0.0, 1.0), (0.25, 2.0), (0.5, 3.0), (0.75, 4.0), (2.0, 5.0)]
+    assert thinned(readings, 0.5) == [(0.0, 1.0), (0.5, 3.0), (2.0, 5.0)]
+    assert thinned([], 0.5) == []
+
+
+@pytest.mark.parametrize("profile", ["quick", "standard", "full"])
+def test_every_profile_but_smoke_loads_a_case_alike(profile):
+    flop = dataclasses.replace(CASE, work=(Work(1.0, "FLOP", None, ""), BYTES))
+    assert protocol_for(CASE, profile, is_cpu=False) == SUSTAINED
+    assert protocol_for(flop, profile, is_cpu=False) == SUSTAINED_COMPUTE
+    assert protocol_for(flop, profile, is_cpu=True) == SMOKE
+    assert protocol_for(flop, "smoke", is_cpu=False) == SMOKE
+
+
+def test_most_samples_fit_into_a_window_of_equal_groups():
+    assert measure._MOST_SAMPLES == 200

@@ -1,0 +1,304 @@
+"""A worker's plan and records, on a scripted device and without pytest's part."""
+
+import dataclasses
+import json
+
+import pytest
+
+from harness.errors import ExitCode, HarnessError
+from harness.journal import read_events
+from harness.model import Case, Order, Record, Work, from_plain
+from harness.probe import device as probe_device
+from harness.probe import worker
+from harness.probe.measure import CheckFailedError, Subject
+from harness.probe.ranks import RankError
+from harness.probe.worker import DuplicateKeyError, Task, WorkerSession, is_wanted, one_line, open_session, read_task
+from tests.doubles import ScriptedDevice
+
+BYTES = Work(1e9, "B", None, "read", no_peak="scripted")
+GIB = 2**30
+
+
+def case(n=1, op="copy", **more):
+    return Case(op, {"n": n}, (BYTES,), **more)
+
+
+def ranks_case(ranks=2):
+    return Case("all_reduce", {"ranks": ranks}, (BYTES,))
+
+
+def session(order=None, facts=None, **task):
+    device = ScriptedDevice()
+    device.facts = dataclasses.replace(device.facts, **(facts or {}))
+    order = order or Order(profile="smoke")
+    return WorkerSession(Task(order, **task), device, device.checker, device.environment())
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_plan_keeps_the_order_of_the_family():
+    assert [c.key for c in session().plan("memory", [case(2), case(1)])] == ["copy/n=2", "copy/n=1"]
+
+
+def test_two_cases_of_one_key_are_an_error_that_names_both_families():
+    planned = session()
+    planned.plan("memory", [case(1)])
+    with pytest.raises(DuplicateKeyError) as told:
+        planned.plan("other", [case(1)])
+    assert str(told.value) == "two cases have the key 'copy/n=1' (families other and memory)"
+
+
+def test_cases_that_differ_only_by_a_default_have_one_key():
+    same = Case("copy", {"n": 1, "cache": "rotate"}, (BYTES,), defaults={"cache": "rotate"})
+    with pytest.raises(DuplicateKeyError):
+        session().plan("memory", [case(1), same])
+
+
+def test_case_that_nobody_wants_is_not_planned():
+    planned = session(Order(only=("copy/n=2",)))
+    assert [c.key for c in planned.plan("memory", [case(1), case(2)])] == ["copy/n=2"]
+    assert list(planned.planned) == ["copy/n=2"]
+
+
+def test_case_that_is_done_already_stays_in_the_plan_and_is_not_measured():
+    planned = session(skip=("copy/n=1",))
+    assert [c.key for c in planned.plan("memory", [case(1), case(2)])] == ["copy/n=2"]
+    assert list(planned.planned) == ["copy/n=1", "copy/n=2"]
+
+
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        ((), True),
+        (("memory",), True),
+        (("mem*",), True),
+        (("copy",), True),
+        (("copy/*",), True),
+        (("copy/n=1",), True),
+        (("*n=1*",), True),
+        (("gemm", "copy"), True),
+        (("gemm",), False),
+        (("cop",), False),
+        (("Memory",), False),
+        (("copy/n=",), False),
+    ],
+)
+def test_pattern_names_a_family_an_op_or_a_key(only, wanted):
+    assert is_wanted("memory", "copy/n=1", only) is wanted
+
+
+# --- what the device cannot do ---------------------------------------------------------------------------------------
+
+
+def reason(order=None, facts=None, **of_case):
+    return session(order, facts).plan("memory", [case(**of_case)])[0].not_applicable
+
+
+def test_memory_that_the_device_lacks_is_told_apart_from_memory_that_is_taken():
+    assert reason(memory_bytes=6 * GIB) == ""
+    assert reason(memory_bytes=7 * GIB) == (
+        "needs 7.0 GiB of memory, 6.0 of 8.0 GiB are free: another process holds the rest"
+    )
+    assert reason(memory_bytes=9 * GIB) == "needs 9.0 GiB of memory, the device has 8.0 GiB"
+
+
+def test_device_that_does_not_tell_its_memory_is_tried():
+    assert reason(facts={"memory_bytes": None}, memory_bytes=2**60) == ""
+
+
+def test_reason_of_the_family_stands():
+    assert reason(memory_bytes=2**60, not_applicable="this card has no fp8") == "this card has no fp8"
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        (Order(gpu="0"), ""),
+        (Order(gpu="3"), "all GPUs are its ranks: it is in the run of GPU 0"),
+        (Order(gpu="0", concurrent=4), "every GPU is busy with a run of its own"),
+        (Order(gpu="3", concurrent=4), "every GPU is busy with a run of its own"),
+    ],
+)
+def test_ranks_run_with_gpu_0_and_only_if_no_gpu_is_busy(order, told):
+    assert session(order).plan("collectives", [ranks_case()])[0].not_applicable == told
+
+
+def test_ranks_that_the_machine_lacks_keep_their_own_reason():
+    alone = dataclasses.replace(ranks_case(1), not_applicable="needs two GPUs, this machine has 1")
+    planned = session(Order(gpu="3")).plan("collectives", [alone])
+    assert planned[0].not_applicable == "needs two GPUs, this machine has 1"
+
+
+# --- the regime ------------------------------------------------------------------------------------------------------
+
+
+def test_declared_regime_is_in_every_key():
+    planned = session(Order(declare="clocks=locked:1410")).plan("memory", [case(1), case(2)])
+    assert [c.key for c in planned] == ["copy/clocks=locked-1410,n=1", "copy/clocks=locked-1410,n=2"]
+
+
+def test_concurrent_run_is_another_key():
+    assert session(Order(concurrent=8)).plan("memory", [case()])[0].key == "copy/concurrent=8,n=1"
+
+
+def test_plain_run_has_nothing_of_it_in_the_key():
+    assert session().plan("memory", [case()])[0].key == "copy/n=1"
+
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+def copying():
+    source, out = [0.0], [0.0]
+
+    def launch(_):
+        out[0] = source[0]
+        return 0.001
+
+    return Subject(launch, [source], [out], lambda i: [(out[0], source[0])], exact=True)
+
+
+def test_journal_tells_plan_start_and_finish(tmp_path):
+    path = tmp_path / "j"
+    running = session(journal=str(path), worker=3)
+    planned = running.plan("memory", [case(1)])
+    running.announce()
+    running.begin(planned[0])
+    record = running.measure(planned[0], copying())
+    running.finish(record)
+    running.close()
+    plan, started, finished = read_events(path)
+    assert (plan["event"], plan["worker"], plan["site_key"]) == ("plan", 3, "abc123")
+    assert [(c["family"], c["key"]) for c in plan["cases"]] == [("memory", "copy/n=1")]
+    assert from_plain(Case, plan["cases"][0]["case"]) == planned[0]
+    assert (started["event"], started["key"]) == ("started", "copy/n=1")
+    assert started["limit_s"] == pytest.approx(3 * 0.2 + 90)
+    again = from_plain(Record, finished["record"])
+    assert again == record
+    assert (again.outcome, again.family, again.worker) == ("measured", "memory", 3)
+    assert again.metric("rate").value == pytest.approx(1e12)
+
+
+def test_record_names_its_predecessor():
+    running = session(last_key="gemm/m=1")
+    first, second = running.plan("memory", [case(1), case(2)])
+    told = []
+    for one in (first, second):
+        running.begin(one)
+        told.append(running.failed(one, "why"))
+        running.finish(told[-1])
+    assert [record.predecessor for record in told] == ["gemm/m=1", "copy/n=1"]
+
+
+def test_device_is_warmed_once_and_not_for_smoke():
+    for profile, preheats in (("quick", 1), ("smoke", 0)):
+        running = session(Order(profile=profile))
+        for one in running.plan("memory", [case(1), case(2)]):
+            running.begin(one)
+        assert running.device.preheats == preheats
+
+
+def test_warming_is_told_before_it_begins(tmp_path):
+    running = session(Order(profile="quick"), journal=str(tmp_path / "j"))
+    running.begin(running.plan("memory", [case(1)])[0])
+    running.close()
+    assert [e["event"] for e in read_events(tmp_path / "j")] == ["warming", "warmed", "started"]
+
+
+def test_checked_case_has_no_figures():
+    running = session()
+    planned = running.plan("memory", [case(checked_only="interpreter")])[0]
+    record = running.measure(planned, copying())
+    assert (record.outcome, record.reason, record.samples, record.metrics) == ("checked", "interpreter", None, ())
+    assert [check.when for check in record.checks] == ["before"]
+
+
+def test_case_that_cannot_run_here_keeps_its_reason():
+    record = session().not_applicable(case(not_applicable="no fp8"))
+    assert (record.outcome, record.reason, record.wall_s, record.started_at) == ("not_applicable", "no fp8", None, "")
+
+
+def test_world_that_failed_is_closed_and_the_next_case_gets_a_new_one(monkeypatch):
+    made, closed = [], []
+
+    class World:
+        """Ranks that do nothing."""
+
+        def __init__(self, ranks, device):
+            made.append((ranks, device))
+
+        def close(self):
+            """Gone."""
+            closed.append(True)
+
+    def fail(*_):
+        raise RankError("rank 1 of 2 died in 'run' (exit code -9)")
+
+    monkeypatch.setattr(worker, "World", World)
+    monkeypatch.setattr(worker, "measure_on_ranks", fail)
+    running = session()
+    planned = running.plan("collectives", [ranks_case()])[0]
+    for number in (1, 2):
+        with pytest.raises(RankError):
+            running.measure_on_ranks(planned, "kernels.collectives.all_reduce", {})
+        assert (len(made), len(closed)) == (number, number)
+
+
+# --- starting --------------------------------------------------------------------------------------------------------
+
+
+def test_task_is_read_from_its_file(tmp_path):
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps({"order": {"profile": "quick", "only": ["copy"]}, "worker": 2, "skip": ["copy/n=1"]}))
+    assert read_task(str(path)) == Task(Order("quick", ("copy",)), worker=2, skip=("copy/n=1",))
+    assert read_task("") == Task()
+
+
+def test_session_takes_the_checker_of_its_device():
+    opened = open_session(Task(Order(device="tests.doubles.ScriptedDevice")), torch_checker=lambda: 1 // 0)
+    assert opened.facts.kind == "scripted"
+
+
+def test_refusal_is_journalled_before_it_is_raised(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise HarnessError("found a GPU that torch cannot use", ExitCode.INCONCLUSIVE)
+
+    monkeypatch.setattr(probe_device, "discover", refuse)
+    with pytest.raises(HarnessError):
+        open_session(Task(worker=1, journal=str(tmp_path / "j")), torch_checker=list)
+    assert read_events(tmp_path / "j") == [
+        {"event": "refused", "worker": 1, "message": "found a GPU that torch cannot use", "exit_code": 2}
+    ]
+
+
+# --- one line --------------------------------------------------------------------------------------------------------
+
+
+def caught(error):
+    try:
+        raise error
+    except type(error) as raised:
+        return raised
+
+
+def test_error_is_one_line_with_its_place():
+    told = one_line(caught(RuntimeError("the kernel did\n  not compile")))
+    assert told.startswith("RuntimeError: the kernel did not compile (test_worker.py:")
+
+
+def test_finding_of_the_suite_speaks_alone():
+    assert one_line(caught(CheckFailedError("wrong result"))) == "wrong result"
+    assert one_line(caught(RankError("rank 1 of 2 died"))) == "rank 1 of 2 died"
+
+
+def test_error_that_was_never_raised_has_no_place():
+    assert one_line(ValueError("a")) == "ValueError: a"
+
+
+def test_error_without_words_is_its_name():
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_long_error_is_cut():
+    assert one_line(ValueError("x" * 1000)) == "ValueError: " + "x" * 300
