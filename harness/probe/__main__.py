@@ -14,11 +14,8 @@ def devices() -> dict[str, object]:
     if nvml is None:
         return {"gpus": [], "driver": None, "reason": reason}
     names = [str(gpu.query("GetName").value) for gpu in nvml.gpus()]
-    return {
-        "gpus": names[: visible_count(len(names), os.environ.get("CUDA_VISIBLE_DEVICES"))],
-        "driver": nvml.system("GetDriverVersion").value,
-        "reason": reason,
-    }
+    shown = visible_count(len(names), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return {"gpus": names[:shown], "driver": nvml.system("GetDriverVersion").value, "reason": reason}
 
 
 def visible_count(installed: int, visible: str | None) -> int:
