@@ -71,7 +71,6 @@ def memcpy_case(direction: str, host: str, device: DeviceFacts) -> Case:
         (Work(ways * size, "B", HOST_OPS[direction], label),),
         defaults={"host": "pinned", "numa": "local"},
         memory_bytes=3 * ways * size,
-        footprint_bytes=2 * ways * size,
         deterministic=True,
         not_applicable="" if device.kind == "cuda" else "there is no device beside the host",
     )
@@ -142,9 +141,10 @@ def measure_memcpy(case, device, measure):
 
     def launch(_):
         current = torch.cuda.current_stream()
+        # Before the first copy is enqueued: waiting after it would put one behind the other.
+        for stream in streams:
+            stream.wait_stream(current)
         for stream, direction in zip([current, *streams], directions, strict=True):
-            if stream is not current:
-                stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 source, out = pairs[direction]
                 out.copy_(source, non_blocking=pinned)

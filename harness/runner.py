@@ -462,7 +462,8 @@ class _Supervisor:
         command = [
             *(sys.executable, "-m", "pytest", str(self.plan.benches), "--ofpeak-task", str(task_file)),
             *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "pytest_benchmark.plugin"),
-            *("-o", "filterwarnings=default", "-q", "--benchmark-quiet", "--no-header", "--tb=short"),
+            *("-o", "filterwarnings=default", "-W", "ignore::pytest_benchmark.logger.PytestBenchmarkWarning"),
+            *("-q", "--benchmark-quiet", "--no-header", "--tb=short"),
         ]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
         for theirs in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):

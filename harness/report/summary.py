@@ -257,7 +257,7 @@ def _table(family: str, runs: Sequence[Run]) -> Table:
     notes = _Notes()
     rows = tuple(_row(key, measured, notes) for key, measured in cases.items())
     records = [record for measured in cases.values() for record in measured]
-    remarks = tuple(remark for remark in (*_gaps(records), _l2_remark(records)) if remark)
+    remarks = tuple(remark for remark in (*_gaps(records), _l2_remark(records), _power_remark(records)) if remark)
     return Table(clean(family), rows, tuple(notes.explained()), remarks)
 
 
@@ -447,6 +447,11 @@ def _l2_remark(records: Sequence[Record]) -> str:
     if not shares:
         return ""
     return f"share of the traffic that L2 could serve: at most {units.format_percent(max(shares))}"
+
+
+def _power_remark(records: Sequence[Record]) -> str:
+    gpus = {int(r.case.params["ranks"]) for r in records if "ranks" in r.case.params and _value(r, "power") is not None}
+    return f"W is the power of all {max(gpus)} GPUs together" if gpus else ""
 
 
 # What has no figure.
