@@ -307,11 +307,17 @@ class Run:
 
 T = TypeVar("T")
 
+_EMPTY: tuple[Any, ...] = (None, "", (), {})
+
 
 def to_plain(data: Any) -> Any:
-    """Dataclasses as dictionaries, tuples as lists: what JSON can hold. Fields at their default are left out."""
+    """Dataclasses as dictionaries, tuples as lists: what JSON can hold.
+
+    A field at its default is left out only where that default is empty (`None`, "", no entry): a file must not change
+    its meaning when a later release changes a default.
+    """
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return {f.name: to_plain(getattr(data, f.name)) for f in dataclasses.fields(data) if not _is_default(data, f)}
+        return {f.name: to_plain(getattr(data, f.name)) for f in dataclasses.fields(data) if not _is_empty_default(data, f)}
     if isinstance(data, Mapping):
         return {str(k): to_plain(v) for k, v in data.items()}
     if isinstance(data, list | tuple):
@@ -324,11 +330,12 @@ def from_plain(cls: type[T], data: Any) -> T:
     return typing.cast(T, _build(cls, data))
 
 
-def _is_default(data: Any, f: "dataclasses.Field[Any]") -> bool:
+def _is_empty_default(data: Any, f: "dataclasses.Field[Any]") -> bool:
     value = getattr(data, f.name)
-    if f.default is not dataclasses.MISSING:
-        return bool(value == f.default)
-    return f.default_factory is not dataclasses.MISSING and bool(value == f.default_factory())
+    if value not in _EMPTY:
+        return False
+    has_factory = f.default_factory is not dataclasses.MISSING
+    return has_factory or (f.default is not dataclasses.MISSING and bool(value == f.default))
 
 
 def _build(annotation: Any, data: Any) -> Any:

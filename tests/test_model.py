@@ -129,13 +129,20 @@ def test_only_a_recalled_peak_is_unverified():
     assert [p for p, peak in told.items() if not peak.is_verified] == ["recalled"]
 
 
-def test_plain_leaves_out_what_stands_at_its_default():
-    assert to_plain(Order(profile="quick", only=("copy", "gemm*"))) == {"profile": "quick", "only": ["copy", "gemm*"]}
-    assert to_plain(Telemetry()) == {}
+def test_plain_leaves_out_only_defaults_that_are_empty():
+    """An order of all defaults was written as {}: a later release's defaults would have changed what it says."""
+    asked = {"profile": "standard", "device": "auto", "gpu": "0", "concurrent": 1}
+    assert to_plain(Order()) == asked
+    assert to_plain(Order(profile="quick", only=("copy",))) == {**asked, "profile": "quick", "only": ["copy"]}
+    assert to_plain(Telemetry()) == {"limited_by": "unknown"}
 
 
 def test_plain_keeps_false_where_the_default_is_unknown():
-    assert to_plain(Telemetry(settled=False, power_w=0.0)) == {"settled": False, "power_w": 0.0}
+    assert to_plain(Telemetry(settled=False, power_w=0.0, limited_by="none")) == {
+        "settled": False,
+        "power_w": 0.0,
+        "limited_by": "none",
+    }
 
 
 def test_plain_of_a_mapping_has_text_for_names():

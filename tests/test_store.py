@@ -169,7 +169,7 @@ def test_figures_keep_six_digits_and_samples_seven():
     benchmark = content["benchmarks"][0]
     assert benchmark["stats"]["data"] == [0.001234568] * 4
     assert benchmark["extra_info"]["metrics"][0]["value"] == 1.23457e12
-    assert benchmark["extra_info"]["telemetry"] == {"power_w": 695.123, "pcie_lanes": 16}
+    assert benchmark["extra_info"]["telemetry"] == {"power_w": 695.123, "pcie_lanes": 16, "limited_by": "unknown"}
 
 
 def test_work_and_window_stay_exact(tmp_path):
