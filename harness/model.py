@@ -317,7 +317,9 @@ def to_plain(data: Any) -> Any:
     its meaning when a later release changes a default.
     """
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return {f.name: to_plain(getattr(data, f.name)) for f in dataclasses.fields(data) if not _is_empty_default(data, f)}
+        return {
+            f.name: to_plain(getattr(data, f.name)) for f in dataclasses.fields(data) if not _is_empty_default(data, f)
+        }
     if isinstance(data, Mapping):
         return {str(k): to_plain(v) for k, v in data.items()}
     if isinstance(data, list | tuple):

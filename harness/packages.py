@@ -3,6 +3,9 @@
 import importlib.util
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+BENCHES = Path(__file__).resolve().parents[1] / "benches"
 
 # Module and distribution. What starting the command needs, and what measuring needs: usual on GPU images.
 STARTING = {"rich": "rich", "typer": "typer"}
@@ -15,6 +18,13 @@ MEASURING = {
     "pytest_benchmark": "pytest-benchmark",
     **STARTING,
 }
+
+
+def no_checkout(benches: Path = BENCHES) -> str:
+    """Why there is nothing to run here, if so: the wheel holds harness only."""
+    if benches.is_dir():
+        return ""
+    return f"no benchmarks at {benches}. Measuring runs from a checkout, not from an installed wheel."
 
 
 def lacking(needed: Mapping[str, str]) -> str:

@@ -1,8 +1,10 @@
 """The command line: what it prints, what it refuses, how it leaves."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,3 +253,22 @@ def test_show_needs_no_torch(run_set: Path):
         "print('torch' in sys.modules, 'pandas' in sys.modules)"
     )
     assert fresh("-c", code, "show", str(run_set)).stdout.endswith("False False\n")
+
+
+def test_whoami_says_why_there_is_no_card(monkeypatch, capsys):
+    answer = {"site_key": "0123456789ab", "label": None, "cards": [], "reason": "no NVIDIA driver"}
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer)))
+    assert exit_status(["whoami"]) == 0
+    assert capsys.readouterr().out == (
+        "site key  0123456789ab  (OFPEAK_SITE_KEY, or the file made on first use)\n"
+        "label     – (OFPEAK_LABEL is not set)\n"
+        "card      – (no NVIDIA driver)\n"
+    )
+
+
+def test_whoami_maps_cards_to_hashes(monkeypatch, capsys):
+    cards = [{"card": "c0ffee", "name": "NVIDIA Test", "uuid": "12"}]
+    answer = {"site_key": "0123456789ab", "label": "rack 7", "cards": cards, "reason": ""}
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer)))
+    assert exit_status(["whoami"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["label     rack 7", "card      c0ffee  NVIDIA Test  GPU-12"]

@@ -93,7 +93,7 @@ Counted: read + write
 
 - share of the traffic that L2 could serve: at most 1.0 %
 
-Run files: `s/1.json`, `s/2.json`, `s/3.json`
+3 run files in: `s`
 """
     )
 

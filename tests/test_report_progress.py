@@ -24,6 +24,7 @@ PLAN = {
         {"family": "gemm", "key": OTHER.key, "case": {}},
     ],
 }
+WARMING = {"event": "warming", "worker": 0, "limit_s": 150.0}
 WARMED = {"event": "warmed", "worker": 0, "preheat": {}}
 
 
@@ -57,23 +58,23 @@ def test_before_a_plan_the_run_is_starting():
 
 
 def test_the_warm_up_is_said():
-    assert after(ORDER, PLAN).status(5.0) == ("0 of 3 cases, 5.0 s elapsed", "warming up, 5.0 s")
+    assert after(ORDER, PLAN, WARMING).status(5.0) == ("0 of 3 cases, 5.0 s elapsed", "warming up, 5.0 s")
 
 
 def test_a_running_case_shows_its_number_and_its_limit():
-    how_far, doing = after(ORDER, PLAN, WARMED, started(hand_made.COPY.key)).status(2.0)
+    how_far, doing = after(ORDER, PLAN, WARMING, WARMED, started(hand_made.COPY.key)).status(2.0)
     assert how_far == "0 of 3 cases, 2.0 s elapsed, about 16.0 s left"  # 3 cases of quick's 6 s, 2 s done
     assert doing == f"case 1 of 3: {hand_made.COPY.key}, 2.0 s of at most 2 min"
 
 
 def test_time_left_comes_from_finished_cases_of_the_same_family():
-    state = after(ORDER, PLAN, WARMED, finished(hand_made.gemm_record()))
+    state = after(ORDER, PLAN, WARMING, WARMED, finished(hand_made.gemm_record()))
     assert state.left_s(0.0) == pytest.approx(6.0 + 8.2)
 
 
 def test_a_second_worker_does_not_count_cases_twice():
     rest = {**PLAN, "worker": 1, "cases": PLAN["cases"][1:]}
-    state = after(ORDER, PLAN, WARMED, finished(hand_made.copy_record()), rest)
+    state = after(ORDER, PLAN, WARMING, WARMED, finished(hand_made.copy_record()), rest)
     assert (state.finished, state.total) == (1, 3)
 
 
@@ -107,7 +108,7 @@ def test_a_failed_case_says_why_in_one_line():
 def test_without_a_terminal_there_is_a_plain_line_a_case():
     out = io.StringIO()
     with Progress(Console(file=out, width=20, color_system=None), clock=Clock()) as progress:
-        for event in (ORDER, PLAN, WARMED, started(hand_made.COPY.key), finished(hand_made.copy_record())):
+        for event in (ORDER, PLAN, WARMING, WARMED, started(hand_made.COPY.key), finished(hand_made.copy_record())):
             progress.handle(event)
     assert out.getvalue() == (f"warming up\n[1/3] {hand_made.COPY.key}  3.000 TB/s  75.0 %  1979 MHz  600 W  (4.0 s)\n")
 
@@ -117,7 +118,7 @@ def test_a_terminal_of_any_width_is_drawn(width: int):
     out = io.StringIO()
     console = Console(file=out, width=width, height=5, force_terminal=True)
     with Progress(console, clock=Clock()) as progress:
-        for event in (ORDER, PLAN, WARMED, started(hand_made.GEMM.key), finished(hand_made.gemm_record())):
+        for event in (ORDER, PLAN, WARMING, WARMED, started(hand_made.GEMM.key), finished(hand_made.gemm_record())):
             progress.handle(event)
     assert hand_made.GEMM.key in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s", "", out.getvalue())
 
@@ -145,8 +146,8 @@ def of_gpu(gpu: int, *events: Mapping[str, Any]) -> list[dict[str, Any]]:
 def test_gpus_measured_at_once_are_counted_and_named_apart():
     """Events of several GPUs fell into one state, whose numbers were those of none of them."""
     out = io.StringIO()
-    first = of_gpu(0, ORDER, PLAN, WARMED, finished(hand_made.copy_record()))
-    second = of_gpu(1, ORDER, PLAN, WARMED, finished(hand_made.copy_record()))
+    first = of_gpu(0, ORDER, PLAN, WARMING, WARMED, finished(hand_made.copy_record()))
+    second = of_gpu(1, ORDER, PLAN, WARMING, WARMED, finished(hand_made.copy_record()))
     with Progress(Console(file=out, width=20, color_system=None), clock=Clock()) as progress:
         for pair in zip(first, second, strict=True):
             for event in pair:
@@ -157,7 +158,7 @@ def test_gpus_measured_at_once_are_counted_and_named_apart():
 
 def test_each_gpu_has_its_own_status_until_its_run_is_saved():
     progress = Progress(Console(file=io.StringIO(), width=50), clock=Clock())
-    for event in (*of_gpu(0, ORDER, PLAN, WARMED), *of_gpu(1, ORDER, PLAN)):
+    for event in (*of_gpu(0, ORDER, PLAN, WARMING, WARMED), *of_gpu(1, ORDER, PLAN, WARMING)):
         progress.handle(event)
     assert progress.status_text().plain == (
         "GPU 0: 0 of 3 cases, 0.0 s elapsed, about 18.0 s left\n"
@@ -175,3 +176,8 @@ def test_a_gpu_whose_second_run_begins_is_shown_again():
     assert progress.status_text().plain == ""
     progress.handle(ORDER)
     assert progress.status_text().plain == "run 2 of 2, 0 of 0 cases, 0.0 s elapsed\nstarting, 0.0 s"
+
+
+def test_a_cpu_run_says_nothing_of_warming_up():
+    """A CPU has nothing to pre-heat, and the line "warming up" stood there all the same."""
+    assert after(ORDER, PLAN).status(5.0)[1] == ""

@@ -12,6 +12,7 @@ import typer.main
 import harness
 from harness.cli.run import run
 from harness.cli.show import show
+from harness.cli.whoami import whoami
 from harness.errors import ExitCode, HarnessError
 from harness.report.text import clean
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("show")(show)
+app.command("whoami")(whoami)
 
 # typer carries its own copy of click since 0.2x and used the package before; both have this ancestry.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException

@@ -149,14 +149,16 @@ def split_patterns(text: str) -> list[str]:
 
 def execute(request: Request) -> int:
     """Start the runner, draw its events, print the summary: the one place where this verb meets `runner`."""
-    lacking = packages.lacking(packages.MEASURING)  # the runner's own imports would fail first, and name one
-    if lacking:
-        raise HarnessError(lacking)
+    # Before the runner's own imports, which would fail one by one.
+    problem = packages.no_checkout() or packages.lacking(packages.MEASURING)
+    if problem:
+        raise HarnessError(problem)
     from harness import runner
     from harness.cli.output import standard_console
     from harness.cli.show import write_summaries
     from harness.report.progress import Progress
     from harness.report.summary import summarize
+    from harness.supervisor import Interrupted
 
     saved: list[tuple[str, Run]] = []
     order = replace(request.order, concurrent=2 if request.is_concurrent else 1)
@@ -166,7 +168,7 @@ def execute(request: Request) -> int:
                 if event["event"] == "saved":
                     saved.append((event["path"], event["run"]))
                 progress.handle(event)
-    except runner.Interrupted as interrupt:
+    except Interrupted as interrupt:
         sys.stderr.write(f"ofpeak: {interrupted_message(str(interrupt), interrupt.run_files)}\n")
         return 128 + interrupt.signum
     write_summaries(summarize([run for _, run in saved], [path for path, _ in saved]))

@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from harness.report.cells import Sheet, sheet_of
 from harness.report.summary import Group, Summary, Table
@@ -34,8 +35,14 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield from _groups("Checked, not timed", summary.checked)
     yield from _groups("Not measured, and why", summary.not_measured)
     if summary.files:
-        name = "Run file" if len(summary.files) == 1 else "Run files"
-        yield from ("", f"{name}: " + ", ".join(_code(file) for file in summary.files))
+        yield from ("", _files_line(summary.files))
+
+
+def _files_line(files: Sequence[str]) -> str:
+    if len(files) == 1:
+        return f"Run file: {_code(files[0])}"
+    folders = sorted({str(PurePath(file).parent) for file in files})
+    return f"{len(files)} run files in: " + ", ".join(_code(folder) for folder in folders)
 
 
 def _table(table: Table, run_count: int) -> Iterator[str]:

@@ -52,6 +52,8 @@ class ProgressState:
                 return self._begin_run(event, now_s)
             case "plan":
                 self.families |= {str(c["key"]): str(c["family"]) for c in event["cases"]}
+                return self._enter("", now_s)
+            case "warming":
                 return self._enter("warming up", now_s)
             case "warmed":
                 return self._enter("", now_s)
