@@ -24,8 +24,9 @@ HOST_OPS = {"h2d": "host_link", "d2h": "host_link", "both": "host_link_both"}
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """Quick: copy, read, triad and both directions of memcpy; standard: every operation, and copy by size."""
     size = 4 * GIB if device.kind == "cuda" else 16 * MIB
+    is_quick = profile in ("smoke", "quick") and device.kind == "cuda"
     for op in TRAFFIC:
-        if op in ("copy", "read", "triad") or profile != "quick":
+        if op in ("copy", "read", "triad") or not is_quick:
             for impl in ("torch", "triton") if op == "copy" or profile == "full" else ("triton",):
                 yield stream_case(op, impl, size, device)
     if profile in ("standard", "full") and device.kind == "cuda":
@@ -33,7 +34,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
             for impl in ("torch", "triton"):
                 yield stream_case("copy", impl, smaller, device)
     for direction in HOST_OPS:
-        if direction != "both" or profile != "quick":
+        if direction != "both" or not is_quick:
             yield memcpy_case(direction, "pinned", device)
     if profile == "full":
         for direction in ("h2d", "d2h"):

@@ -1,0 +1,135 @@
+"""What each profile plans on which device; no tensor is made."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from benches import bench_collectives, bench_gemm, bench_memory
+from harness.model import PROFILES, DeviceFacts
+
+FAMILIES = (bench_collectives, bench_gemm, bench_memory)
+
+H200 = DeviceFacts(
+    kind="cuda",
+    name="NVIDIA H200",
+    torch_device="cuda:0",
+    gpu_count=1,
+    compute_capability=(9, 0),
+    sm_count=132,
+    memory_bytes=150_109_880_320,
+    free_bytes=149_557_477_376,
+    l2_bytes=62_914_560,
+    triton="compiled",
+)
+TWO_H200 = replace(H200, gpu_count=2)
+A100 = replace(H200, name="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0), sm_count=108, l2_bytes=40 * 2**20)
+CPU = DeviceFacts(kind="cpu", name="a CPU", torch_device="cpu", triton="interpreted")
+
+
+def planned(profile, device):
+    return [case for family in FAMILIES for case in family.cases(profile, device)]
+
+
+def applicable(profile, device):
+    return [case for case in planned(profile, device) if not case.not_applicable]
+
+
+@pytest.mark.parametrize("device", [H200, TWO_H200, A100, CPU], ids=["h200", "two h200", "a100", "cpu"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_keys_are_unique(profile, device):
+    counted = Counter(case.key for case in planned(profile, device))
+    assert [key for key, count in counted.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("device", [H200, TWO_H200, CPU], ids=["h200", "two h200", "cpu"])
+def test_profiles_are_nested(device):
+    keys = [{case.key for case in planned(profile, device)} for profile in PROFILES]
+    assert keys[0] <= keys[1] <= keys[2] <= keys[3]
+
+
+def test_quick_is_what_the_gate_looks_at():
+    assert [case.key for case in applicable("quick", H200)] == [
+        "gemm/dtype=bf16,impl=triton,k=8192,m=8192,n=8192",
+        "gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192",
+        "gemm/accumulation=fast,dtype=fp8_e4m3,impl=triton,k=8192,m=8192,n=8192",
+        "gemm/accumulation=fast,dtype=fp8_e4m3,impl=torch,k=8192,m=8192,n=8192",
+        "copy/bytes=4294967296,impl=torch",
+        "copy/bytes=4294967296,impl=triton",
+        "read/bytes=4294967296,impl=triton",
+        "triad/bytes=4294967296,impl=triton",
+        "memcpy/bytes=536870912,direction=h2d",
+        "memcpy/bytes=536870912,direction=d2h",
+    ]
+
+
+def test_standard_has_at_most_forty_cases_on_one_gpu():
+    assert len(applicable("standard", H200)) == 38
+
+
+def test_collectives_need_two_gpus_and_say_so():
+    reasons = {case.not_applicable for case in bench_collectives.cases("standard", H200)}
+    assert reasons == {"needs two GPUs, this machine has 1"}
+    assert not any(case.not_applicable for case in bench_collectives.cases("standard", TWO_H200))
+
+
+@pytest.mark.parametrize(("profile", "factor"), [("standard", 64), ("full", 8)])
+def test_all_reduce_goes_from_8_bytes_to_8_gib(profile, factor):
+    sizes = [
+        case.params["bytes"] for case in bench_collectives.cases(profile, TWO_H200) if case.params["dtype"] == "fp32"
+    ]
+    assert sizes[0] == 8
+    assert sizes[1] == 8 * factor
+    assert sizes[-1] == 8 * 2**30
+
+
+@pytest.mark.parametrize(("ranks", "bus_share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bytes_are_two_times_n_minus_one_over_n(ranks, bus_share):
+    case = bench_collectives.all_reduce_case(800, "fp32", ranks, replace(H200, gpu_count=ranks))
+    assert case.work[0].amount == bus_share * 800
+    assert case.work[1].amount == 800
+
+
+def test_a_card_without_fp8_says_so_and_does_the_rest():
+    cases = list(bench_gemm.cases("standard", A100))
+    lacking = {case.not_applicable for case in cases if case.params["dtype"] == "fp8_e4m3"}
+    assert lacking == {"fp8_e4m3 needs compute capability 8.9, NVIDIA A100-SXM4-40GB lacks it"}
+    assert not any(case.not_applicable for case in cases if case.params["dtype"] == "bf16")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_l2_serves_at_most_two_percent_of_every_case_that_memory_bounds(profile):
+    bounded = [c for c in planned(profile, H200) if c.work[0].peak == "memory" or c.params.get("m") == 16]
+    assert all(H200.l2_bytes / case.footprint_bytes <= 0.02 for case in bounded)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_gemm_rotates_through_twenty_times_l2(profile):
+    assert all(c.footprint_bytes >= 20 * H200.l2_bytes for c in planned(profile, H200) if c.op == "gemm")
+
+
+def test_gemm_counts_two_flop_a_product_and_each_byte_once():
+    case = bench_gemm.gemm_case("bf16", "", "torch", (2, 3, 5), H200)
+    assert case.work[0].amount == 2 * 2 * 3 * 5
+    assert case.work[1].amount == 2 * (2 * 5 + 3 * 5 + 2 * 3)
+
+
+def test_memory_counts_read_and_written_bytes():
+    amounts = {op: bench_memory.stream_case(op, "torch", 100, H200).work[0].amount for op in bench_memory.TRAFFIC}
+    assert amounts == {"copy": 200, "read": 100, "write": 100, "scale": 200, "add": 300, "triad": 300}
+
+
+def test_host_memory_on_another_numa_side_has_a_key_of_its_own():
+    near, far = (bench_memory.memcpy_case("h2d", "pinned", replace(H200, numa=side)) for side in ("local", "any"))
+    assert near.key == "memcpy/bytes=536870912,direction=h2d"
+    assert far.key == "memcpy/bytes=536870912,direction=h2d,numa=any"
+
+
+def test_a_cpu_is_never_asked_for_gigabytes():
+    assert all(case.params.get("bytes", 0) <= 16 * 2**20 for case in applicable("full", CPU))
+
+
+def test_triton_in_its_interpreter_is_checked_and_not_timed():
+    cases = [case for case in applicable("standard", CPU) if case.params.get("impl") == "triton"]
+    assert cases
+    assert {case.checked_only for case in cases} == {"Triton runs in its interpreter: right or wrong, but not timed"}
