@@ -21,6 +21,9 @@ POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
 THERMAL_LEAST_RATIO = 0.01
 USER_CLOCK_LEAST_RATIO = 0.20
+# DECLARE=clocks=locked:1410 stands in the key as clocks=locked-1410.
+LOCKED_CLOCKS = "locked-"
+DECLARED_CLOCK_TOLERANCE_RATIO = 0.01
 # Below it, energy a launch would carry more of what lies between launches than its own error.
 BUSY_LEAST_RATIO = 0.97
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
@@ -112,6 +115,7 @@ def warnings_of(
         _unsettled(telemetry),
         _starved(samples),
         _unverified(bound, sheet),
+        _undeclared_clock(case, telemetry),
     )
     return tuple(w for w in candidates if w)
 
@@ -362,6 +366,25 @@ def _unverified(bound: Bound, sheet: PeakSheet) -> str:
     return (
         f"unverified peak: '{bound.name}' of {_quoted(sheet.gpu)}, {peak}, was recalled and read nowhere. "
         "Check it against the data sheet and correct harness/specs.toml."
+    )
+
+
+def _undeclared_clock(case: Case, telemetry: Telemetry) -> str:
+    """What the operator declared against what the SMs' own counters say; locked clocks do not hold at a power limit."""
+    declared = str(case.params.get("clocks", ""))
+    if not declared.startswith(LOCKED_CLOCKS):
+        return ""
+    declared_mhz, true_mhz = float(declared.removeprefix(LOCKED_CLOCKS)), telemetry.sm_clock_mhz
+    if true_mhz is None:
+        return (
+            f"declared clock: {declared_mhz:.0f} MHz were declared and not verified: "
+            f"{_missing(telemetry, 'sm_clock_mhz', 'true clock')}."
+        )
+    if abs(true_mhz / declared_mhz - 1) <= DECLARED_CLOCK_TOLERANCE_RATIO:
+        return ""
+    return (
+        f"declared clock: the SMs ran at {true_mhz:.0f} MHz, {declared_mhz:.0f} MHz were declared. "
+        "Look at what limits it, or declare what is set."
     )
 
 

@@ -335,3 +335,23 @@ def test_missing_counters_leave_the_limit_unknown_but_not_what_the_others_say():
     assert limiting_factor(Telemetry()) == "unknown"
     assert limiting_factor(Telemetry(throttle_ratio={"power_cap": 0.0})) == "unknown"
     assert limiting_factor(Telemetry(throttle_ratio={"thermal_hw": 0.5})) == "thermal"
+
+
+@pytest.mark.parametrize(
+    ("true_mhz", "told"),
+    [
+        (1410.0, ()),
+        (1400.0, ()),
+        (
+            1343.0,
+            (
+                "declared clock: the SMs ran at 1343 MHz, 1410 MHz were declared. "
+                "Look at what limits it, or declare what is set.",
+            ),
+        ),
+        (None, ("declared clock: 1410 MHz were declared and not verified: the true clock was not measured.",)),
+    ],
+)
+def test_a_declared_clock_is_verified_by_the_true_one(true_mhz, told):
+    case = replace(COPY, params={**COPY.params, "clocks": "locked-1410"})
+    assert warnings(case, telemetry=Telemetry(sm_clock_mhz=true_mhz)) == told

@@ -22,6 +22,7 @@ _SIGNS = {
     "implausible": ("!", "more than the device can do, so a measuring error: do not use these figures"),
     "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
+    "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
 }
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= %)")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
