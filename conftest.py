@@ -211,10 +211,15 @@ def _record_of(
     report: pytest.TestReport,
 ) -> Record:
     if report.skipped:
-        return session.not_applicable(case)
+        return session.not_applicable(case, _reason_of_skip(report))
     if report.failed and call.excinfo is not None:
         return session.failed(case, call.excinfo.value)
     return item.stash.get(RECORD, None) or session.failed(case, "the benchmark returned without calling measure()")
+
+
+def _reason_of_skip(report: pytest.TestReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -72,6 +72,12 @@ def _require_cuda(gpu_names: list[str], nvml: Nvml | None, reason: str) -> None:
             "Install a torch build for this driver, or measure the CPU with DEVICE=cpu.",
             ExitCode.INCONCLUSIVE,
         ) from error
+    if importlib.util.find_spec("triton") is None:
+        raise HarnessError(
+            f"{found} has no triton, which the blocking kernel and the clock stamps need. "
+            "Install the triton of this torch, or measure the CPU with DEVICE=cpu.",
+            ExitCode.INCONCLUSIVE,
+        )
     if torch.cuda.device_count() == 0:
         raise HarnessError(
             f"{found} sees no device (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}).",

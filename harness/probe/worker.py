@@ -148,9 +148,9 @@ class WorkerSession:
             warnings=warnings,
         )
 
-    def not_applicable(self, case: Case) -> Record:
-        """What this machine cannot do, with the case's own reason."""
-        return self._new_record(case, "not_applicable", case.not_applicable)
+    def not_applicable(self, case: Case, reason: str) -> Record:
+        """What this machine cannot do."""
+        return self._new_record(case, "not_applicable", case.not_applicable or reason)
 
     def failed(self, case: Case, error: BaseException | str) -> Record:
         """A case that went wrong; the reason is one line."""

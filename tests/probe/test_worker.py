@@ -215,7 +215,7 @@ def test_checked_case_has_no_figures():
 
 
 def test_case_that_cannot_run_here_keeps_its_reason():
-    record = session().not_applicable(case(not_applicable="no fp8"))
+    record = session().not_applicable(case(not_applicable="no fp8"), "skipped")
     assert (record.outcome, record.reason, record.wall_s, record.started_at) == ("not_applicable", "no fp8", None, "")
 
 
