@@ -19,7 +19,11 @@ OPTIONS := $(if $(call given,PROFILE),--profile '$(PROFILE)') $(if $(ONLY),--onl
   $(if $(DECLARE),--declare '$(DECLARE)') $(if $(DEVICE),--device '$(DEVICE)')
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check fmt schema clean
+.PHONY: help bench compare report test check fmt speed schema clean
+
+# What compare and report look at unless told: the committed runs beside published figures.
+SETS    ?= results/baselines/nvidia-h200/*_quick $(wildcard results/published/*.json)
+PAGE    ?= report.html
 
 help: ## list the targets and the knobs of bench
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +39,12 @@ help: ## list the targets and the knobs of bench
 bench: $(SET_UP) ## measure this machine, print the table, say where the run file is
 	@$(PY) -m harness run $(OPTIONS)
 
+compare: $(SET_UP) ## put sets side by side: SETS='FOLDER FILE ...'
+	@$(PY) -m harness compare $(SETS)
+
+report: $(SET_UP) ## write a page to look at: SETS='FOLDER FILE ...' PAGE=report.html
+	@$(PY) -m harness report $(SETS) -o $(PAGE)
+
 test: $(READY) ## every test; needs no GPU
 	$(VENV)/bin/python -m pytest
 
@@ -47,6 +57,10 @@ check: $(READY) ## what CI checks: formatting, lint, types, floors; changes noth
 fmt: $(READY) ## format and fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+speed: $(READY) ## how long comparing and drawing take; prints, asserts nothing
+	$(VENV)/bin/python tests/speed/speed_compare.py
+	$(VENV)/bin/python tests/speed/speed_page.py
 
 schema: $(READY) ## write harness/run.schema.json anew from the data model
 	$(VENV)/bin/python -c "from harness import store; print(store.schema_text(), end='')" > harness/run.schema.json

@@ -102,7 +102,7 @@ def _gpu_indices(wanted: str, names: Sequence[str]) -> list[int]:
     indices = list(range(count)) if wanted == "all" else list(dict.fromkeys(int(part) for part in wanted.split(",")))
     absent = ", ".join(str(index) for index in indices if index >= count)
     if absent and not names:
-        raise HarnessError(f"GPU {absent} is not there: no GPU is to be measured. Leave GPUS unset.")
+        raise HarnessError(f"GPU {absent} is not there: this machine has no GPU to choose. Leave GPUS unset.")
     if absent:
         raise HarnessError(f"GPU {absent} is not there: this machine shows {len(names)}, from 0 to {len(names) - 1}.")
     return indices

@@ -4,6 +4,7 @@ The figures stand in specs.toml, each with its provenance. A name counts only wh
 Another card's peak is never used; what is unknown is absent.
 """
 
+import difflib
 import functools
 import re
 import tomllib
@@ -18,6 +19,8 @@ from harness.units import GIB
 Provenance = Literal["read", "second_hand", "recalled", "derived"]
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "int8", "fp4")
+TENSOR_DTYPES = ("tf32", "fp16", "bf16", "fp8", "fp6", "int8", "fp4")
+BANDWIDTH = "memory.gb_per_s"
 
 # NVML and CUDA show a little less memory than the data sheet: the firmware keeps some.
 _MEMORY_RESERVE_RATIO = 0.04
@@ -79,6 +82,33 @@ class Gpu:
         return peak * 1e6 / (sm_count * rate) if peak and sm_count and rate else None
 
 
+@dataclass(frozen=True)
+class SpecException:
+    """A stored peak that first principles do not give within 1 %, and why; figure "*" is the whole row."""
+
+    gpu: str
+    figure: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A peak from first principles, in the figure's own unit, beside what is stored.
+
+    `is_circular`: the clock was itself computed from this peak, so that their agreement proves nothing.
+    """
+
+    value: float
+    stored: float
+    formula: str
+    is_circular: bool = False
+
+    @property
+    def deviation_ratio(self) -> float:
+        """How far the stored figure stands above (or, negative, below) the computed one."""
+        return self.stored / self.value - 1
+
+
 @functools.cache
 def gpus() -> tuple[Gpu, ...]:
     """Every row of specs.toml, in its order."""
@@ -89,6 +119,77 @@ def gpus() -> tuple[Gpu, ...]:
 def find(nvml_name: str) -> Gpu | None:
     """The row that lists exactly this NVML name, or `None`: near names are other hardware."""
     return next((gpu for gpu in gpus() if nvml_name in gpu.nvml_names), None)
+
+
+def named(name: str) -> Gpu | None:
+    """The row that is called exactly so, by its own name or by NVML's; `None` for anything less than the whole name."""
+    return next((gpu for gpu in gpus() if name == gpu.name), None) or find(name)
+
+
+def near_names(name: str, most: int = 5) -> list[str]:
+    """Names that a person may have meant: those with all the words of this one, then those spelled alike."""
+    wanted = _words(name)
+    known = {spelling: gpu for gpu in gpus() for spelling in (*gpu.nvml_names, gpu.name)}
+    holding = [spelling for spelling in known if wanted and wanted <= _words(spelling)]
+    plain = {spelling.lower().removeprefix("nvidia "): spelling for spelling in reversed(known)}
+    typed = name.lower().removeprefix("nvidia ")
+    alike = [plain[close] for close in difflib.get_close_matches(typed, plain, n=most, cutoff=0.6)]
+    one_per_row: dict[str, str] = {}
+    for spelling in holding + alike:
+        one_per_row.setdefault(known[spelling].name, spelling)
+    return list(one_per_row.values())[:most]
+
+
+def exceptions() -> tuple[SpecException, ...]:
+    """Every peak that first principles do not give."""
+    return tuple(SpecException(**entry) for entry in _data()["exception"])
+
+
+def traps(gpu: Gpu) -> tuple[str, ...]:
+    """What misleads people about this card, in specs.toml's order."""
+    return tuple(trap["text"] for trap in _data()["trap"] if gpu.name in trap["gpus"])
+
+
+def assumed_clock_mhz(gpu: Gpu, dtype: str) -> float | None:
+    """The clock at which a data sheet computes that peak: published, or for tensor peaks what FP16 (or FP4) implies."""
+    tensor = gpu.value("clock_mhz.tensor") or gpu.quoted_clock_mhz("fp16") or gpu.quoted_clock_mhz("fp4")
+    return tensor if dtype in TENSOR_DTYPES else gpu.value("clock_mhz.max") or tensor
+
+
+def headline_dtype(gpu: Gpu) -> str | None:
+    """The tensor type by which cards are compared: BF16 where there is a figure, else FP16, else FP4."""
+    return next((dtype for dtype in ("bf16", "fp16", "fp4") if gpu.value(dtype)), None)
+
+
+def is_clock_implied(gpu: Gpu) -> bool:
+    """Whether the tensor clock is no published one, but computed from the tensor peak."""
+    clock = gpu.figures.get("clock_mhz.tensor")
+    return clock is None or clock.provenance == "derived"
+
+
+def derivation(gpu: Gpu, figure: str) -> Derivation | None:
+    """A peak (a dtype, or `BANDWIDTH`) from first principles; `None` where it or a factor is unknown."""
+    stored = gpu.value(figure)
+    if stored is None:
+        return None
+    if figure == BANDWIDTH:
+        bus_bits, gbit_per_s = gpu.value("memory.bus_bits"), gpu.value("memory.gbit_per_s_per_pin")
+        if bus_bits is None or gbit_per_s is None:
+            return None
+        return Derivation(bus_bits * gbit_per_s / 8, stored, f"{bus_bits:g} bit × {gbit_per_s:g} Gbit/s / 8")
+    sm_count, rate = gpu.value("sm_count"), gpu.flop_per_clock_per_sm.get(figure)
+    clock_mhz = assumed_clock_mhz(gpu, figure)
+    if sm_count is None or rate is None or clock_mhz is None:
+        return None
+    gives_clock = figure in ("fp16", "bf16") if gpu.value("fp16") else figure == "fp4"
+    formula = f"{sm_count:g} × {rate} × {clock_mhz:.0f} MHz"
+    return Derivation(sm_count * rate * clock_mhz * 1e-6, stored, formula, gives_clock and is_clock_implied(gpu))
+
+
+def ridge_flop_per_byte(gpu: Gpu, dtype: str) -> float | None:
+    """The intensity at which that peak and the memory's take equally long: below it, memory binds."""
+    peak, bandwidth = gpu.value(dtype), gpu.value(BANDWIDTH)
+    return peak * 1e12 / (bandwidth * 1e9) if peak and bandwidth else None
 
 
 def lookup(facts: DeviceFacts) -> PeakSheet:
@@ -115,6 +216,20 @@ def lookup(facts: DeviceFacts) -> PeakSheet:
     )
 
 
+def has_shared_memory(gpu: Gpu) -> bool:
+    """Whether CPU and GPU share one memory, of which the driver reports no reliable size, clock or bus."""
+    return gpu.compute_capability in _SHARED_MEMORY_CAPABILITIES
+
+
+def can_show_memory(gpu: Gpu, size_bytes: float) -> bool:
+    """Whether a card of that row may show so much memory: a little under its size, for firmware and ECC."""
+    size_gib = gpu.value("memory.size_gib")
+    if size_gib is None or has_shared_memory(gpu):
+        return True
+    ecc_ratio = _GDDR_ECC_RATIO if gpu.memory_type.startswith("GDDR") else 0.0
+    return 1 - _MEMORY_RESERVE_RATIO - ecc_ratio <= size_bytes / GIB / size_gib <= 1 + _MEMORY_RESERVE_RATIO
+
+
 def pcie_peak(generation: int | None, lanes: int | None) -> Peak | None:
     """The negotiated PCIe link's bytes per second in one direction after line encoding; packet headers cost more."""
     if generation not in _PCIE_LANE or not lanes:
@@ -139,6 +254,10 @@ def chip_rates(facts: DeviceFacts) -> Mapping[str, int]:
     words = re.split(r"[^A-Za-z0-9]+", facts.name)
     chip = next((chips[word] for word in words if word in chips), chips["default"])
     return dict(data["rates"][chip])
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia"}
 
 
 @functools.cache
@@ -212,12 +331,8 @@ def _differences(gpu: Gpu, facts: DeviceFacts) -> list[str]:
     sm_count = gpu.value("sm_count")
     if facts.sm_count and sm_count and facts.sm_count != sm_count:
         differences.append(f"{facts.sm_count} SMs, not {sm_count:g}")
-    size_gib = gpu.value("memory.size_gib")
-    if facts.memory_bytes and size_gib and gpu.compute_capability not in _SHARED_MEMORY_CAPABILITIES:
-        ecc_ratio = _GDDR_ECC_RATIO if gpu.memory_type.startswith("GDDR") else 0.0
-        shown_gib = facts.memory_bytes / GIB
-        if not 1 - _MEMORY_RESERVE_RATIO - ecc_ratio <= shown_gib / size_gib <= 1 + _MEMORY_RESERVE_RATIO:
-            differences.append(f"{shown_gib:.1f} GiB of memory, not {size_gib:g}")
+    if facts.memory_bytes and not can_show_memory(gpu, facts.memory_bytes):
+        differences.append(f"{facts.memory_bytes / GIB:.1f} GiB of memory, not {gpu.value('memory.size_gib'):g}")
     return differences
 
 
@@ -226,7 +341,7 @@ def _unconfirmed(gpu: Gpu, facts: DeviceFacts) -> str:
     open_points = []
     if not facts.sm_count or not gpu.value("sm_count"):
         open_points.append("SM count")
-    if not facts.memory_bytes or gpu.compute_capability in _SHARED_MEMORY_CAPABILITIES:
+    if not facts.memory_bytes or has_shared_memory(gpu):
         open_points.append("memory size")
     return f"matched by name; not confirmed: {', '.join(open_points)}" if open_points else ""
 

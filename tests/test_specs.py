@@ -11,7 +11,6 @@ from harness.model import DeviceFacts
 from harness.units import GIB, MIB
 
 ROWS = {gpu.name: gpu for gpu in specs.gpus()}
-TENSOR_DTYPES = ("tf32", "fp16", "bf16", "fp8", "fp6", "int8", "fp4")
 
 H200 = DeviceFacts(
     kind="cuda",
@@ -28,57 +27,14 @@ H200 = DeviceFacts(
 )
 UNKNOWN = replace(H200, name="NVIDIA X1")
 
-# Where a document and first principles are more than 1 % apart, and why. Every entry must be needed.
-EXCEPTIONS = {
-    ("B100 (HGX)", "*"): "no SM count, clock or data rate is published",
-    ("L40S", "fp16"): "the datasheet takes FP16 at 2490 MHz (the L40's clock), FP8 and FP32 at 2520",
-    ("L40S", "bf16"): "as FP16",
-    ("H800 SXM5 80GB", "fp64"): "cut for export rules; no rate explains 1 TFLOP/s",
-    ("H800 SXM5 80GB", "fp64_tensor"): "as FP64",
-    ("H20 96GB", "fp64"): "cut for export rules; no rate explains 1 TFLOP/s",
-    ("H20 96GB", "fp32"): "44 TFLOP/s needs 2.20 GHz on 78 SMs: unresolved",
-    ("H20-3e 141GB", "fp64"): "as H20",
-    ("H20-3e 141GB", "fp32"): "as H20",
-    ("H200 SXM 141GB", "fp64"): "33.45 is printed as 34",
-    ("GH200 96GB HBM3", "fp64"): "33.45 is printed as 34",
-    ("GH200 144GB HBM3e", "fp64"): "33.45 is printed as 34",
-    ("B300 (HGX/DGX)", "fp64"): "1.20 per GPU is printed as 10 TFLOP/s for eight",
-    ("B300 (HGX/DGX)", "fp64_tensor"): "as FP64",
-    ("B300 (HGX/DGX)", "fp32"): "quoted at 1980 MHz, below the driver's maximum of 2032",
-    ("B300 (HGX/DGX)", "int8"): "runs on the CUDA cores (dp4a) and is quoted at their clock of 2026 MHz",
-    ("B300 (HGX/DGX)", "memory"): "61.4 TB/s of eight GPUs is printed as 62",
-    ("GB300 (per GPU, NVL72)", "fp32"): "quoted at about 2056 MHz; neither clock is published",
-    ("GB300 (per GPU, NVL72)", "int8"): "runs on the CUDA cores (dp4a); would need 2120 MHz",
-}
-
-
-def clock_mhz(gpu, dtype):
-    """The clock a peak is quoted at: published, or for the tensor peaks the one that the FP16 (or FP4) peak implies."""
-    implied = gpu.quoted_clock_mhz("fp16") or gpu.quoted_clock_mhz("fp4")
-    tensor = gpu.value("clock_mhz.tensor") or implied
-    return tensor if dtype in TENSOR_DTYPES else gpu.value("clock_mhz.max") or tensor
-
-
-def first_principles(gpu, figure):
-    """The peak that SMs, rate and clock, or bus and data rate, give; `None` where a factor is unknown."""
-    if figure == "memory":
-        factors = (gpu.value("memory.bus_bits"), gpu.value("memory.gbit_per_s_per_pin"), 1 / 8)
-    else:
-        factors = (gpu.value("sm_count"), gpu.flop_per_clock_per_sm.get(figure), clock_mhz(gpu, figure), 1e-6)
-    if None in factors:
-        return None
-    product = 1.0
-    for factor in factors:
-        product *= factor
-    return product
+EXCEPTIONS = {(entry.gpu, entry.figure): entry.reason for entry in specs.exceptions()}
 
 
 def stored_peaks():
     for gpu in specs.gpus():
-        yield gpu, "memory", gpu.value("memory.gb_per_s")
-        for dtype in specs.DTYPES:
-            if gpu.value(dtype) is not None:
-                yield gpu, dtype, gpu.value(dtype)
+        for figure in (specs.BANDWIDTH, *specs.DTYPES):
+            if gpu.value(figure) is not None:
+                yield gpu, figure, gpu.value(figure)
 
 
 def raw_rows():
@@ -92,20 +48,76 @@ def test_the_table_has_46_gpus_with_names_of_their_own():
 
 
 def test_every_stored_peak_follows_from_first_principles_within_1_percent():
+    """Every exception must be needed, and each says why."""
     off = {}
     for gpu, figure, stored in stored_peaks():
-        computed = first_principles(gpu, figure)
+        computed = specs.derivation(gpu, figure)
         if (gpu.name, "*") in EXCEPTIONS:
             assert computed is None
-        elif computed is None or abs(stored / computed - 1) > 0.01:
+        elif computed is None or abs(computed.deviation_ratio) > 0.01:
             off[gpu.name, figure] = (stored, computed)
     assert set(off) == {key for key in EXCEPTIONS if key[1] != "*"}, off
+    assert all(EXCEPTIONS.values())
+    assert len(EXCEPTIONS) == len(specs.exceptions())
+    assert {name for name, _ in EXCEPTIONS} <= set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "value", "formula"),
+    [
+        ("H100 SXM5 80GB", "bf16", 132 * 4096 * 1830e-6, "132 × 4096 × 1830 MHz"),
+        ("H100 SXM5 80GB", "fp64", 132 * 128 * 1980e-6, "132 × 128 × 1980 MHz"),  # at the CUDA cores' clock
+        ("H200 SXM 141GB", "memory.gb_per_s", 6016 * 6.402 / 8, "6016 bit × 6.402 Gbit/s / 8"),
+        ("B200 (HGX/DGX)", "fp4", 9000, "148 × 32768 × 1856 MHz"),  # the clock that FP16 implies
+    ],
+)
+def test_a_derivation_is_what_its_formula_says(name, figure, value, formula):
+    derived = specs.derivation(ROWS[name], figure)
+    assert derived.formula == formula
+    assert derived.value == pytest.approx(value, rel=1e-9)
+
+
+def test_a_peak_that_gave_the_clock_is_not_said_to_follow_from_it():
+    assert specs.derivation(ROWS["B200 (HGX/DGX)"], "bf16").is_circular
+    assert not specs.derivation(ROWS["B200 (HGX/DGX)"], "fp8").is_circular
+    assert not specs.derivation(ROWS["B200 (HGX/DGX)"], "fp32").is_circular
+    assert not specs.derivation(ROWS["H100 SXM5 80GB"], "bf16").is_circular
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "flop_per_byte"),
+    [("H100 SXM5 80GB", "bf16", 295), ("A100 SXM4 40GB", "bf16", 201), ("RTX 4090", "bf16", 164)],
+)
+def test_ridge_points_are_the_published_ones(name, dtype, flop_per_byte):
+    assert round(specs.ridge_flop_per_byte(ROWS[name], dtype)) == flop_per_byte
+
+
+def test_every_trap_names_rows_that_exist_and_stands_once():
+    raw = tomllib.loads(Path(specs.__file__).with_name("specs.toml").read_text(encoding="utf-8"))["trap"]
+    assert {name for trap in raw for name in trap["gpus"]} <= set(ROWS)
+    for trap in raw:
+        assert len(set(trap["gpus"])) == len(trap["gpus"])
+        assert "\n" not in trap["text"]
+    assert any("2:4-sparse" in text for text in specs.traps(ROWS["H100 SXM5 80GB"]))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA B200", "B200 (HGX/DGX)"])
+def test_a_row_is_named_by_either_of_its_names(name):
+    assert specs.named(name) is ROWS["B200 (HGX/DGX)"]
+
+
+def test_part_of_a_name_names_nothing_but_suggests_what_holds_it():
+    assert specs.named("B200") is None
+    assert specs.near_names("B200")[0] == "NVIDIA B200"
+    assert specs.near_names("H20")[0] == "NVIDIA H20"
+    assert specs.near_names("GH200")[:2] == ["NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"]
+    assert specs.near_names("???") == []
 
 
 def test_the_b100s_peaks_stand_in_the_ratios_of_its_chip():
     """Without an SM count only the dtypes' ratios can be checked; 1.8 PFLOP/s sparse TF32 is a rounded 1.75."""
     gpu = ROWS["B100 (HGX)"]
-    for dtype in TENSOR_DTYPES:
+    for dtype in specs.TENSOR_DTYPES:
         expected = 1750 * gpu.flop_per_clock_per_sm[dtype] / gpu.flop_per_clock_per_sm["bf16"]
         assert gpu.value(dtype) == pytest.approx(expected, rel=0.03)
 
@@ -113,7 +125,7 @@ def test_the_b100s_peaks_stand_in_the_ratios_of_its_chip():
 def test_no_stored_tensor_peak_is_a_sparse_one():
     """A sparse figure would imply twice the clock: above what the driver allows, or any GPU here reaches."""
     for gpu, figure, _ in stored_peaks():
-        implied_mhz = gpu.quoted_clock_mhz(figure) if figure in TENSOR_DTYPES else None
+        implied_mhz = gpu.quoted_clock_mhz(figure) if figure in specs.TENSOR_DTYPES else None
         if implied_mhz is not None:
             highest_mhz = gpu.value("clock_mhz.max") or gpu.value("clock_mhz.tensor") or 2700
             assert implied_mhz <= 1.01 * highest_mhz, (gpu.name, figure)

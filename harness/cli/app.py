@@ -10,8 +10,14 @@ import typer
 import typer.main
 
 import harness
+from harness.cli.claims import claims
+from harness.cli.compare import compare
+from harness.cli.export import export
+from harness.cli.import_ import import_
+from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.show import show
+from harness.cli.specs import specs_app
 from harness.cli.whoami import whoami
 from harness.errors import ExitCode, HarnessError
 from harness.report.text import clean
@@ -27,7 +33,13 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("show")(show)
+app.command("compare")(compare)
+app.command("report")(report)
 app.command("whoami")(whoami)
+app.add_typer(specs_app, name="specs")
+app.command("claims")(claims)
+app.command("import")(import_)
+app.command("export")(export)
 
 # typer carries its own copy of click since 0.2x and used the package before; both have this ancestry.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException

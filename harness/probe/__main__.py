@@ -1,11 +1,16 @@
 """`python -m harness.probe VERB`: what only the machine can tell, as one line of JSON for the verbs that render it."""
 
+import importlib.util
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from harness.errors import ExitCode, HarnessError
-from harness.probe.nvml import open_nvml
+from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, open_nvml
+
+if TYPE_CHECKING:
+    from harness.probe.device import CudaDevice
 
 
 def devices() -> dict[str, object]:
@@ -44,7 +49,44 @@ def whoami() -> dict[str, object]:
     return {"site_key": environment.site_key_hash(key), "label": label, "cards": cards, "reason": reason}
 
 
-VERBS = {"devices": devices, "whoami": whoami}
+def facts() -> dict[str, object]:
+    """What every GPU that CUDA sees says of itself: DeviceFacts, and NVML's figures that a data sheet has too."""
+    if importlib.util.find_spec("torch") is None:
+        nvml, reason = open_nvml()
+        if nvml is None:
+            return {"gpus": [], "reason": reason}
+        raise HarnessError(f"{sys.executable} lacks torch, which reads a GPU's facts.", ExitCode.INCONCLUSIVE)
+    from harness.probe.device import CudaDevice, discover
+
+    first = discover()
+    if not isinstance(first, CudaDevice):
+        return {"gpus": [], "reason": open_nvml()[1]}
+    others = [discover(index=index) for index in range(1, first.facts.gpu_count)]
+    return {"gpus": [_facts_of(device) for device in (first, *others) if isinstance(device, CudaDevice)], "reason": ""}
+
+
+def _facts_of(device: "CudaDevice") -> dict[str, object]:
+    from harness.model import to_plain
+
+    driver = device.nvml.system("GetDriverVersion").value if device.nvml else None
+    return {"facts": to_plain(device.facts), "nvml": told(device.gpu) if device.gpu else {}, "driver": driver}
+
+
+def told(gpu: Gpu) -> dict[str, object]:
+    """What NVML says beyond DeviceFacts and a data sheet has too; `None` where it does not say."""
+    memory = gpu.query("GetMemoryInfo").value
+    limits_mw = gpu.query("GetPowerManagementLimitConstraints").value
+    return {
+        "memory_mib": memory and memory.total // 2**20,
+        "power_limit_w": gpu.power_limit_w().value,
+        "power_limit_most_w": limits_mw and limits_mw[1] / 1000,
+        "pcie_generation_max": gpu.query("GetMaxPcieLinkGeneration").value,
+        "pcie_lanes_max": gpu.query("GetMaxPcieLinkWidth").value,
+        "nvlink_links": gpu.fields([FIELD_NVLINK_LINKS])[FIELD_NVLINK_LINKS].value,
+    }
+
+
+VERBS = {"devices": devices, "facts": facts, "whoami": whoami}
 
 
 def main(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ from harness.errors import ExitCode, HarnessError
 # Field ids of nvml.h (NVML 12 and 13).
 FIELD_MEMORY_TEMPERATURE = 82
 FIELD_POWER_INSTANT = 186
+FIELD_NVLINK_LINKS = 91
 THROTTLE_FIELDS = {
     "power_cap": 74,
     "sync_boost": 76,

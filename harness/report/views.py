@@ -1,0 +1,266 @@
+"""Sets as a page sees them: a label, and for each case the median over runs with its interval. Pure."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness import units
+from harness.metrics import find_bound
+from harness.model import Case, Record, Run
+from harness.report.panels import shorten
+from harness.report.text import clean
+from harness.statistics import mean_interval
+
+# Between runs that differ in one of these, no median is taken.
+_SPLITTING_FACTS = ("card", "driver", "torch", "power_limit_w")
+_LONGEST_LABEL = 64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval, where one is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def scaled(self, factor: float) -> "Estimate":
+        """The same in another unit."""
+        return Estimate(
+            self.value * factor,
+            None if self.low is None else self.low * factor,
+            None if self.high is None else self.high * factor,
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """One case of one set, in base units: the median over its runs; `None` is unknown."""
+
+    key: str
+    name: str
+    family: str
+    case: Case
+    records: tuple[Record, ...]
+    rate: Estimate | None
+    spec: Estimate | None
+    bound: str
+    at_clock_ratio: float | None
+    clock_ratio: float | None
+    time_s: float | None
+    power_w: float | None
+    sm_clock_mhz: float | None
+    nvml_sm_clock_mhz: float | None
+    energy_per_work_j: float | None
+    limited_by: str
+
+    @property
+    def unit(self) -> str:
+        """What the headline counts: "B", "FLOP", or nothing."""
+        return self.case.work[0].unit if self.case.work else ""
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the headline counts FLOP."""
+        return self.unit == "FLOP"
+
+    @property
+    def is_device_memory(self) -> bool:
+        """Whether the headline is traffic of the device's own memory."""
+        return bool(self.case.work) and self.case.work[0].peak == "memory"
+
+    @property
+    def is_host_link(self) -> bool:
+        """Whether the headline crosses the link to the host."""
+        return bool(self.case.work) and (self.case.work[0].peak or "").startswith("host_link")
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether several GPUs take part, with a bus bandwidth."""
+        return bool(self.case.work) and self.case.work[0].label == "bus"
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of one array or buffer."""
+        size = self.case.params.get("bytes")
+        return size if isinstance(size, int) else None
+
+    def param(self, name: str) -> str:
+        """A parameter as text; "" where the case has none."""
+        return str(self.case.params.get(name, ""))
+
+    @property
+    def dtype(self) -> str:
+        """The number format with how it accumulates, where the case says so."""
+        return " ".join(part for part in (self.param("dtype"), self.param("accumulation")) if part)
+
+
+@dataclass(frozen=True)
+class View:
+    """Runs of one card in one environment under one label."""
+
+    label: str
+    runs: tuple[Run, ...]
+    files: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run whose device and sheet stand for all of them."""
+        return self.runs[0]
+
+    @property
+    def gpu(self) -> str:
+        """The device's name without its maker."""
+        return shorten(self.first.device.name, _LONGEST_LABEL).removeprefix("NVIDIA ") or "unknown device"
+
+    def fact(self, name: str) -> str | int | float | bool | None:
+        """A fact of the first run's environment."""
+        fact = self.first.environment.get(name)
+        return None if fact is None else fact.value
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """The power limit under which the card ran."""
+        limit = self.fact("power_limit_w")
+        return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) else None
+
+    def peak_per_s(self, name: str) -> float | None:
+        """The data sheet's peak of that name, or a negotiated link's as the records know it."""
+        if name in self.first.sheet.peaks:
+            return self.first.sheet.peaks[name].value
+        for point in self.points:
+            record = point.records[0]
+            if record.telemetry and any(work.peak == name for work in point.case.work):
+                bound = find_bound(point.case, record.telemetry, self.first.sheet)
+                if bound.name == name and bound.peak:
+                    return bound.peak.value
+        return None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One argument of the command: its runs, where each lies, and the reader's own label for it, if any."""
+
+    runs: tuple[Run, ...]
+    files: tuple[str, ...]
+    label: str = ""
+
+
+def views_of(sources: Sequence[Source]) -> tuple[View, ...]:
+    """One view for every card and environment of every source, with labels that tell them apart."""
+    parts: list[tuple[Source, tuple[Run, ...], tuple[str, ...]]] = []
+    for source in sources:
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for index, run in enumerate(source.runs):
+            groups.setdefault(_identity(run), []).append(index)
+        for indices in groups.values():
+            files = tuple(source.files[i] for i in indices if i < len(source.files))
+            parts.append((source, tuple(source.runs[i] for i in indices), files))
+    labels = _labels(parts)
+    return tuple(View(label, runs, files, _points(runs)) for label, (_, runs, files) in zip(labels, parts, strict=True))
+
+
+def case_name(case: Case) -> str:
+    """A case as people say it: `bf16 8192³ triton`, `copy 4 GiB torch`."""
+    params = {n: v for n, v in case.params.items() if case.defaults.get(n) != v}
+    words = [] if case.op == "gemm" and "dtype" in params else [case.op]
+    words += [str(params.pop(name)) for name in ("dtype", "accumulation") if name in params]
+    shape = [params.pop(name, None) for name in ("m", "n", "k")]
+    if all(side is not None for side in shape):
+        words.append(f"{shape[0]}³" if len(set(shape)) == 1 else "×".join(str(side) for side in shape))
+    else:
+        words += [f"{name}={side}" for name, side in zip("mnk", shape, strict=True) if side is not None]
+    size = params.pop("bytes", None)
+    if isinstance(size, int):
+        words.append(units.format_size(size))
+    elif size is not None:
+        words.append(str(size))
+    words += [str(params.pop(name)) for name in ("direction", "impl") if name in params]
+    ranks = params.pop("ranks", None)
+    words += [f"{ranks} GPUs"] if ranks is not None else []
+    return clean(" ".join([*words, *(f"{name}={value}" for name, value in sorted(params.items()))]))
+
+
+def shape_of(point: Point) -> str:
+    """The shape of a GEMM: `8192³` or `m×n×k`."""
+    sides = [point.param(name) for name in ("m", "n", "k")]
+    return f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(sides)
+
+
+def _identity(run: Run) -> tuple[object, ...]:
+    facts = (run.environment.get(name) for name in _SPLITTING_FACTS)
+    return (run.device.name, run.order.declare, run.order.concurrent, *(f.value if f else None for f in facts))
+
+
+def _labels(parts: Sequence[tuple[Source, tuple[Run, ...], tuple[str, ...]]]) -> list[str]:
+    """The shortest of several names that tells all apart: the card's, with what ran, with the driver, with a number."""
+
+    def told(source: Source, runs: tuple[Run, ...], depth: int) -> str:
+        run = runs[0]
+        facts = {name: run.environment[name].value for name in run.environment}
+        ran = f"{run.order.profile} × {len(runs)}" if len(runs) > 1 else run.order.profile
+        words = [source.label or run.device.name.removeprefix("NVIDIA "), ran]
+        words += [f"driver {facts.get('driver') or units.UNKNOWN}", f"card {facts.get('card') or units.UNKNOWN}"]
+        return shorten(", ".join(words[:depth]), _LONGEST_LABEL) or "unnamed"
+
+    for depth in (1, 2, 3, 4):
+        labels = [told(source, runs, depth) for source, runs, _ in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{label} ({number})" for number, label in enumerate((told(s, r, 2) for s, r, _ in parts), 1)]
+
+
+def _points(runs: Sequence[Run]) -> tuple[Point, ...]:
+    records: dict[str, list[Record]] = {}
+    for run in runs:
+        for record in run.measured:
+            records.setdefault(record.key, []).append(record)
+    return tuple(_point(key, same) for key, same in records.items())
+
+
+def _point(key: str, records: Sequence[Record]) -> Point:
+    first = records[0]
+    spec = first.metric("spec_ratio")
+
+    def median(name: str) -> float | None:
+        return _median(m.value for r in records if (m := r.metric(name)))
+
+    telemetry = [r.telemetry for r in records if r.telemetry]
+    limits = [clean(t.limited_by) for t in telemetry if t.limited_by != "unknown"]
+    return Point(
+        key=clean(key),
+        name=case_name(first.case),
+        family=shorten(first.family, _LONGEST_LABEL),
+        case=first.case,
+        records=tuple(records),
+        rate=_estimate(records, "rate"),
+        spec=_estimate(records, "spec_ratio"),
+        bound=shorten(spec.label, _LONGEST_LABEL) if spec else "",
+        at_clock_ratio=median("at_clock_ratio"),
+        clock_ratio=median("clock_ratio"),
+        time_s=median("time_p50") or median("time"),
+        power_w=median("power") or _median(t.power_w for t in telemetry),
+        sm_clock_mhz=_median(t.sm_clock_mhz for t in telemetry),
+        nvml_sm_clock_mhz=_median(t.nvml_sm_clock_mhz for t in telemetry),
+        energy_per_work_j=median("energy_per_work"),
+        limited_by=statistics.mode(limits) if limits else units.UNKNOWN,
+    )
+
+
+def _estimate(records: Sequence[Record], name: str) -> Estimate | None:
+    """The median over runs; its interval is that of the runs' mean from four on, else the widest of any run."""
+    metrics = [m for r in records if (m := r.metric(name)) and m.value is not None]
+    values = [m.value for m in metrics if m.value is not None]
+    if not values:
+        return None
+    between = mean_interval(values)
+    if between is not None:
+        return Estimate(statistics.median(values), between.low, between.high)
+    lows, highs = [m.low for m in metrics if m.low is not None], [m.high for m in metrics if m.high is not None]
+    return Estimate(statistics.median(values), min(lows, default=None), max(highs, default=None))
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,257 @@
+"""The page without a browser: its sections by data, what it escapes, that it needs no network, and its size."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import store
+from harness.cli.app import exit_status
+from harness.errors import ExitCode
+from harness.report.page import render_page, sections_of
+from harness.report.panels import Plot
+from harness.report.shares import percent_range
+from harness.report.verdict import verdict_of
+from harness.report.views import Source, views_of
+from tests import hand_made, page_runs
+
+
+class Outline(HTMLParser):
+    """Elements with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts.append(data)
+        elif not self._inside:
+            self.text += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def plots_of(*sources: Source) -> dict[str, Plot]:
+    return {plot.id: plot for section in sections_of(views_of(sources)) for plot in section.plots}
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render_page([page_runs.full_source()])
+
+
+def test_a_full_run_has_every_section_of_one_set(page: str):
+    sections = [a["id"] for a in Outline(page).of("section")]
+    assert sections == [
+        "verdict", "shares", "memory", "gemm", "collectives", "roofline", "time", "energy",
+        "cases", "not-measured", "environment", "reading",
+    ]  # fmt: skip
+
+
+def test_sections_without_data_are_left_out():
+    outline = Outline(render_page([Source((hand_made.cpu_run(hand_made.cpu_copy_record()),), ())]))
+    assert [a["id"] for a in outline.of("section")] == ["verdict", "cases", "not-measured", "environment", "reading"]
+    assert "nothing was measured that could be held against a peak" in outline.text
+
+
+def test_a_run_without_a_single_figure_still_makes_a_page():
+    failed = hand_made.without_figure(hand_made.COPY, "memory", "failed", "out of memory")
+    assert "out of memory" in Outline(render_page([Source((hand_made.gpu_run(failed),), ())])).text
+
+
+def test_several_sets_stand_side_by_side():
+    sources = [page_runs.full_source("old"), page_runs.full_source("new", "r2", 1.2)]
+    titles = {plot.id: plot.title for s in sections_of(views_of(sources)) for plot in s.plots}
+    # The two all-reduces weigh in too, one of them without any gain.
+    assert titles["generations-means"].startswith("new delivers 1.1")
+    assert {"roofline-1", "roofline-2", "timeline-1", "timeline-2"} <= titles.keys()
+
+
+def test_titles_say_what_is_seen():
+    titles = {id: plot.title for id, plot in plots_of(page_runs.full_source()).items()}
+    assert titles["shares-compute"] == (
+        "Compute: 66 to 67 % of the dense peak arrives; the clock allows 73 %, kernels use 90 to 92 % of that"
+    )
+    assert titles["shares-bytes"] == "Device memory: copy reaches 75.0 % of 4.000 TB/s"
+    assert titles["gemm"] == (
+        "GEMM: bf16 8192³ triton is fastest at 670.0 TFLOP/s; Triton is ahead of torch in 1 of 1 pair"
+    )
+    assert titles["bus-bandwidth"] == "Collectives: all_reduce fp32 1 GiB nccl 2 GPUs reaches 300.0 GB/s bus bandwidth"
+
+
+def test_the_verdict_is_made_of_the_data():
+    assert verdict_of(views_of([page_runs.full_source()])[0]) == (
+        "On Test (700 W limit, driver 580.1), device memory delivers 75.0 % of its 4.000 TB/s when best used "
+        "(copy 1 GiB torch). Of the dense compute peaks 66 to 67 % arrives. The SMs ran at 1336 MHz where the data "
+        "sheet assumes 1830, which allows 73 %; in those cycles the kernels use 90 to 92 % of what the pipes could do. "
+        "On the whole more is lost to the clock than to the kernels. The fastest collective, all_reduce fp32 1 GiB "
+        "nccl 2 GPUs, reaches 300.0 GB/s bus bandwidth, and 8 B takes 6.154 µs. The clock was held down by the power "
+        "limit in 6 cases."
+    )
+
+
+def test_the_parts_of_a_bar_add_up_to_the_peak():
+    arrives, kernel, clock = plots_of(page_runs.full_source())["shares-compute"].traces
+    assert [sum(parts) for parts in zip(arrives["x"], kernel["x"], clock["x"], strict=True)] == pytest.approx(
+        [100, 100]
+    )
+
+
+def test_a_pipe_case_gives_the_roofline_a_ceiling_of_its_own():
+    source = page_runs.full_source()
+    gemm = page_runs.gemm("torch")
+    pipe = replace(gemm, key="pipe/dtype=bf16", case=replace(gemm.case, op="pipe", params={"dtype": "bf16"}))
+    run = replace(source.runs[0], records=(*source.runs[0].records, pipe))
+    rows = plots_of(replace(source, runs=(run,)))["roofline-1"].table.rows
+    assert [row[0] for row in rows if row[1] == "ceiling, pipe"] == ["bf16, pipe under this power limit"]
+
+
+def test_medians_never_span_two_drivers():
+    run = page_runs.full_source().runs[0]
+    other = replace(
+        run, run_id="r2", environment={**run.environment, "driver": replace(run.environment["driver"], value="590")}
+    )
+    views = views_of([Source((run, other), ())])
+    assert [view.label for view in views] == ["Test, quick, driver 580.1", "Test, quick, driver 590"]
+
+
+def test_facts_that_differ_stand_first_and_are_marked():
+    run = page_runs.full_source().runs[0]
+    other = replace(
+        run, run_id="r2", environment={**run.environment, "nccl": replace(run.environment["nccl"], value="2.30")}
+    )
+    section = next(
+        s for s in sections_of(views_of([Source((run,), (), "a"), Source((other,), (), "b")])) if s.id == "environment"
+    )
+    assert section.tables[0].rows[0] == ("nccl", "2.28.9", "2.30")
+    assert section.tables[0].marked == {0: "differs between sets"}
+
+
+def test_every_plot_is_what_plotly_accepts():
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    for plot in plots_of(page_runs.full_source("a"), page_runs.full_source("b", "r2")).values():
+        graph_objects.Figure(data=_themed(list(plot.traces)), layout=_themed(plot.layout))
+
+
+def test_every_plot_has_a_title_axes_with_titles_and_a_table(page: str):
+    for plot in plots_of(page_runs.full_source()).values():
+        assert plot.title and plot.note and plot.table.rows
+        assert plot.layout["xaxis"]["title"]["text"]
+        assert all(len(row) == len(plot.table.heads) for row in plot.table.rows)
+    outline = Outline(page)
+    assert len(outline.of("figure")) == len(plots_of(page_runs.full_source()))
+    assert len(outline.of("caption")) == len(outline.of("table"))
+
+
+def test_ids_are_unique(page: str):
+    ids = [a["id"] for _, a in Outline(page).elements if a.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str):
+    outline = Outline(page)
+    loading = ("src", "href", "data", "action", "poster", "srcset", "background")
+    links = [a[name] for _, a in outline.elements for name in loading if a.get(name)]
+    assert all(link is not None and link.startswith("#") for link in links)
+    assert not outline.of("link") and not outline.of("iframe")
+    own = re.sub(
+        r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL
+    )  # plotly.js names sites that it never asks
+    assert "http://" not in own and "https://" not in own
+
+
+def test_the_policy_lets_only_the_pages_own_scripts_run(page: str):
+    policy = next(a["content"] for a in Outline(page).of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy
+    scripts = policy.partition("script-src ")[2].partition(";")[0].split()
+    assert len(scripts) == 2 and all(hash.startswith("'sha256-") for hash in scripts)
+
+
+def test_hostile_strings_become_no_element():
+    usual = {name for name, _ in Outline(render_page([page_runs.full_source()])).elements}
+    outline = Outline(render_page([Source((page_runs.hostile_run(),), (page_runs.ATTACK,), page_runs.ATTACK)]))
+    assert {name for name, _ in outline.elements} <= usual
+    assert not [a for _, a in outline.elements if any(name.startswith("on") for name in a)]
+    assert not [a for _, a in outline.elements if a.get("id") == "intruder"]
+    assert "\x1b" not in outline.text and "\u202e" not in outline.text
+
+
+def test_hostile_strings_are_literal_in_plots():
+    view_source = Source((page_runs.hostile_run(),), (), page_runs.ATTACK)
+    for plot in plots_of(view_source).values():
+        for text in _texts([plot.traces, plot.layout]):
+            assert not re.search(r"<(?!br>)", text)
+            assert len(text) < 600
+
+
+def test_five_sets_of_a_hundred_cases_stay_below_8_mb():
+    page = render_page([page_runs.large_source(number) for number in range(5)])
+    assert len(page.encode()) < 8e6
+
+
+def test_the_command_writes_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    store.save(page_runs.full_source().runs[0], tmp_path / "set" / "run-001.json")
+    target = tmp_path / "page.html"
+    assert exit_status(["report", str(tmp_path / "set"), "-o", str(target), "--label", "mine"]) == ExitCode.DONE
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert capsys.readouterr().out == f"{target}: {len(target.read_bytes()) / 1e6:.1f} MB\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "set"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-o", "{tmp}/absent/page.html"], "cannot write {tmp}/absent/page.html: No such file or directory."),
+        (["-o", "{tmp}"], "cannot write {tmp}: it is a folder."),
+        (["-o", "{tmp}/page.html", "--label", "a", "--label", "b"], "2 labels for 1 sets"),
+        ([], "Missing option '-o' / '--output'"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    store.save(page_runs.full_source().runs[0], tmp_path / "set" / "run-001.json")
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    assert exit_status(["report", str(tmp_path / "set"), *filled]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith(f"ofpeak: {words.format(tmp=tmp_path)}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [(0.64, 0.70, "64 to 70 %"), (0.701, 0.704, "70 %")])
+def test_ranges_that_round_to_one_number_are_one_number(low: float, high: float, said: str):
+    assert percent_range(low, high) == said
+
+
+def _themed(value: Any) -> Any:
+    """Colours by role as plotly would get them from the page's script."""
+    return json.loads(re.sub(r'"var:--[a-z0-9-]+"', '"#123456"', json.dumps(value)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
