@@ -21,9 +21,13 @@ OPTIONS := $(if $(call given,PROFILE),--profile '$(PROFILE)') $(if $(ONLY),--onl
 .DEFAULT_GOAL := help
 .PHONY: help bench compare report test check fmt speed schema clean
 
-# What compare and report look at unless told: the committed runs beside published figures.
-SETS    ?= results/baselines/nvidia-h200/*_quick $(wildcard results/published/*.json)
+# What compare and report look at unless told: the committed runs, the peers' recordings on the same model, and
+# published figures. Only cases with equal keys are compared, and the protocol is part of a key.
+published = $(patsubst %,results/published/nvidia-%.json,a100-sxm4-80gb h100-80gb-hbm3 h200 b200 gb200)
+OTHERS  := $(published) $(wildcard results/imported/*.json)
+SETS    ?= $(wildcard results/baselines/nvidia-h200/*) $(OTHERS)
 PAGE    ?= report.html
+REFERENCE ?= $(if $(filter file,$(origin SETS)),published NVIDIA H100 80GB HBM3)
 
 help: ## list the targets and the knobs of bench
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +43,8 @@ help: ## list the targets and the knobs of bench
 bench: $(SET_UP) ## measure this machine, print the table, say where the run file is
 	@$(PY) -m harness run $(OPTIONS)
 
-compare: $(SET_UP) ## put sets side by side: SETS='FOLDER FILE ...'
-	@$(PY) -m harness compare $(SETS)
+compare: $(SET_UP) ## put sets side by side: SETS='FOLDER FILE ...' REFERENCE=LABEL
+	@$(PY) -m harness compare $(SETS) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
 report: $(SET_UP) ## write a page to look at: SETS='FOLDER FILE ...' PAGE=report.html
 	@$(PY) -m harness report $(SETS) -o $(PAGE)

@@ -236,6 +236,19 @@ def test_a_table_whose_first_line_was_garbled_goes_to_its_own_test():
     assert lost.records == nvbandwidth_run(TEXT).records
 
 
+def test_a_cell_that_was_lost_or_slipped_in_is_no_figure():
+    for text in (NVBANDWIDTH.replace('"54.8548",', ""), TEXT.replace("54.85     54.87", "54.85      1.00")):
+        first = nvbandwidth_run(text).records[0]
+        assert (first.key, first.outcome) == ("nvbandwidth/test=host_to_device_memcpy_ce", "failed")
+        assert first.reason == "its figures do not add up to the sum beside them: the text is damaged"
+
+
+def test_a_hostile_text_is_read_in_seconds():
+    for text in ('{"name":' * 50_000, "{" * 500_000, "Rank 1 Pid 1 on a device 0 [" * 50_000, " " * 500_000 + "x"):
+        assert not nvbandwidth.parse(text).figures
+        assert not nccl_tests.parse(text).figures
+
+
 def test_json_that_was_cut_keeps_its_whole_tests():
     run = nvbandwidth_run(NVBANDWIDTH[: NVBANDWIDTH.index('"all_to_host_memcpy_ce"')])
     assert len(run.measured) == 24

@@ -13,6 +13,7 @@ import pytest
 from harness import store
 from harness.cli.app import exit_status
 from harness.errors import ExitCode
+from harness.model import Telemetry
 from harness.report.page import render_page, sections_of
 from harness.report.panels import Plot
 from harness.report.shares import percent_range
@@ -200,6 +201,24 @@ def test_hostile_strings_are_literal_in_plots():
         for text in _texts([plot.traces, plot.layout]):
             assert not re.search(r"<(?!br>)", text)
             assert len(text) < 600
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e308, -1e308, 5e-324])
+def test_no_number_in_a_file_breaks_the_page(value: float):
+    """A rate of 0 stopped the page: its axis is logarithmic."""
+    run = page_runs.full_source().runs[0]
+    records = tuple(
+        replace(
+            record,
+            metrics=tuple(replace(m, value=value, low=value, high=value) for m in record.metrics),
+            case=replace(record.case, work=tuple(replace(w, amount=value) for w in record.case.work)),
+            telemetry=replace(record.telemetry or Telemetry(), power_w=value, sm_clock_mhz=value),
+        )
+        for record in run.measured
+    )
+    peaks = {name: replace(peak, value=value) for name, peak in run.sheet.peaks.items()}
+    odd = replace(run, records=records, sheet=replace(run.sheet, peaks=peaks), device=replace(run.device, l2_bytes=-1))
+    assert "Every case" in Outline(render_page([Source((odd,), ())])).text
 
 
 def test_five_sets_of_a_hundred_cases_stay_below_8_mb():

@@ -62,9 +62,14 @@ class _Table:
     @property
     def is_right(self) -> bool:
         """Whether the cells add up: one that was lost or slipped in does not go unseen."""
+        columns = max((len(row) for row in self.rows), default=0)
+        if any(len(row) != columns for row in self.rows):
+            return False
         if self.total is None:
             return True
-        cells = [number(cell, MOST_NS) or 0.0 for row in self.rows for cell in row]
+        # Of two directions and their total, the sum is that of the total.
+        rows = self.rows[-columns:] if len(self.rows) > columns else self.rows
+        cells = [number(cell, MOST_NS) or 0.0 for row in rows for cell in row]
         return abs(sum(cells) - self.total) <= SUM_RATIO * self.total + 0.01 * len(cells)
 
 

@@ -22,7 +22,9 @@ from harness.report.panels import (
     style_of,
 )
 from harness.report.text import counted
-from harness.report.views import Estimate, Point, View, shape_of
+from harness.report.views import Estimate, Point, View, is_plausible, shape_of
+
+_MOST_LINES = 12
 
 Series = tuple[str, View, list[Point]]
 
@@ -33,7 +35,7 @@ def bandwidth_plot(views: Sequence[View]) -> Plot | None:
     if not any(_sizes(s) > 1 for s in series):
         return None
     sizes = [float(p.size_bytes or 0) for _, _, points in series for p in points]
-    caches = {v.first.device.l2_bytes: v for v in views if v.first.device.l2_bytes}
+    caches = {v.first.device.l2_bytes: v for v in views if is_plausible(v.first.device.l2_bytes)}
     peaks = {peak: v for v in views if (peak := v.peak_per_s("memory"))}
     lines = [_vertical(float(size or 0), f"L2 {units.format_size(size)}") for size in caches]
     lines += [_horizontal(peak / 1e12, f"data sheet {units.format_rate(peak, 'B')}") for peak in peaks]
@@ -289,7 +291,9 @@ def _lines(
     figure_of: Callable[[Point], Estimate | None] = lambda p: p.rate,
 ) -> list[dict[str, Any]]:
     traces = []
-    for number, (name, view, points) in enumerate(series):
+    # More lines than this are no picture; those of the most sizes tell the most, and the table has all.
+    longest = sorted(series, key=_sizes, reverse=True)[:_MOST_LINES]
+    for number, (name, view, points) in enumerate(s for s in series if s in longest):
         values = [_value(figure_of(p)) * factor for p in points]
         colour, symbol, dash = style_of(number)
         traces.append(

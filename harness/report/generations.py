@@ -22,7 +22,7 @@ from harness.report.panels import (
     plot_text,
 )
 from harness.report.text import clean, counted
-from harness.report.views import View
+from harness.report.views import View, is_plausible
 
 if TYPE_CHECKING:
     from harness.compare import Comparison, Means
@@ -71,7 +71,7 @@ def _sentence(text: str) -> str:
 
 
 def _plot(comparison: "Comparison") -> Plot | None:
-    families = [f for f in comparison.families if any(c.delivered is not None for c in f.cells)]
+    families = [f for f in comparison.families if any(is_plausible(c.delivered) for c in f.cells)]
     others = [n for n in range(len(comparison.sets)) if n != comparison.reference]
     if not families or not others:
         return None
@@ -115,7 +115,9 @@ def _title(comparison: "Comparison", means: "Sequence[Means]", others: Sequence[
 def _dots(
     label: str, kind: str, values: Sequence[float | None], places: Sequence[float], number: int
 ) -> dict[str, Any]:
-    known = [(value, place) for value, place in zip(values, places, strict=True) if value is not None]
+    known = [
+        (value, place) for value, place in zip(values, places, strict=True) if value is not None and is_plausible(value)
+    ]
     symbol = SYMBOLS[number % len(SYMBOLS)]
     return {
         "type": "scatter",
@@ -138,7 +140,6 @@ def _table(comparison: "Comparison") -> DataTable:
     for row in comparison.rows:
         for label, cell in zip(comparison.labels, row.cells, strict=True):
             if cell is None:
-                rows.append((clean(row.key), clean(label), *([None] * (len(_HEADS) - 2))))
                 continue
             scale, unit = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "s": (1e-6, "µs")}.get(
                 cell.unit, (1.0, clean(cell.unit))
@@ -147,11 +148,11 @@ def _table(comparison: "Comparison") -> DataTable:
                 (
                     clean(row.key),
                     clean(label),
-                    None if cell.rate is None else cell.rate / scale,
+                    _scaled(cell.rate, 1 / scale),
                     unit,
                     _scaled(cell.spec_ratio, 100),
-                    cell.promised,
-                    cell.delivered,
+                    _scaled(cell.promised, 1),
+                    _scaled(cell.delivered, 1),
                     _scaled(cell.delivered_over_promised, 100),
                     _scaled(cell.energy_per_work_j, 1e12),
                 )
@@ -160,4 +161,4 @@ def _table(comparison: "Comparison") -> DataTable:
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+    return value * factor if value is not None and is_plausible(value) else None

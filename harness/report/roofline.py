@@ -18,7 +18,7 @@ from harness.report.panels import (
     log_axis,
     plot_text,
 )
-from harness.report.views import Point, View
+from harness.report.views import Point, View, is_plausible
 
 _HEADS = (
     Head("case or ceiling", is_number=False, is_wide=True),
@@ -51,7 +51,9 @@ def intensity_of(point: Point) -> float | None:
     """FLOP a byte of device memory, of the work that the case declares; `None` where it declares but one of them."""
     flop = sum(w.amount for w in point.case.work if w.unit == "FLOP")
     memory = sum(w.amount for w in point.case.work if w.unit == "B" and w.peak == "memory")
-    return flop / memory if flop and memory else None
+    if not is_plausible(flop) or not is_plausible(memory):
+        return None
+    return flop / memory
 
 
 def ceilings_of(view: View) -> tuple[Ceiling, ...]:

@@ -48,7 +48,7 @@ def share_plots(views: Sequence[View]) -> tuple[Plot, ...]:
     compute = _plot(
         views,
         "shares-compute",
-        [[p for p in v.points if p.spec and p.clock_ratio is not None] for v in views],
+        [[p for p in v.points if p.spec and p.is_compute and p.bound != "memory"] for v in views],
         "A bar runs to what arrives. From there, the middle part is what the kernel leaves unused in the cycles that "
         "it has, and the last part is clock that the data sheet assumes and the card does not reach. Whiskers are "
         "95 % intervals.",
@@ -56,7 +56,7 @@ def share_plots(views: Sequence[View]) -> tuple[Plot, ...]:
     memory = _plot(
         views,
         "shares-bytes",
-        [[p for p in v.points if p.spec and p.clock_ratio is None] for v in views],
+        [[p for p in v.points if p.spec and not (p.is_compute and p.bound != "memory")] for v in views],
         "Bytes are counted as the case says: read + written for a copy, one way for the host's link. Whiskers are "
         "95 % intervals.",
     )
@@ -73,7 +73,7 @@ def _plot(views: Sequence[View], id: str, points: Sequence[Sequence[Point]], not
     if not any(points):
         return None
     keys = list(dict.fromkeys(p.key for some in points for p in some))
-    shown = _chosen(keys, points, max(1, _MOST_BARS // len(views)))
+    shown = _chosen(keys, points)
     if len(shown) < len(keys):
         note += (
             f" Drawn are {len(shown)} of {counted(len(keys), 'case')}, those that most sets have; the table has all."
@@ -107,13 +107,17 @@ def _words(id: str) -> str:
     return "compute" if id == "shares-compute" else "memory and links"
 
 
-def _chosen(keys: Sequence[str], points: Sequence[Sequence[Point]], most: int) -> list[str]:
-    """The cases that most sets have, in their order."""
-    if len(keys) <= most:
-        return list(keys)
+def _chosen(keys: Sequence[str], points: Sequence[Sequence[Point]]) -> list[str]:
+    """The cases that most sets have, in their order, as many as there is room for bars."""
     counts = {key: sum(any(p.key == key for p in some) for some in points) for key in keys}
-    best = set(sorted(keys, key=lambda key: -counts[key])[:most])
-    return [key for key in keys if key in best]
+    best: set[str] = set()
+    bars = 0
+    for key in sorted(keys, key=lambda key: -counts[key]):
+        bars += counts[key]
+        if bars > _MOST_BARS:
+            break
+        best.add(key)
+    return [key for key in keys if key in best] or list(keys[:1])
 
 
 def _reach(point: Point) -> float:
@@ -154,7 +158,8 @@ def _bars(
 
 def _leftovers(views: Sequence[View], by_key: Sequence[Mapping[str, Point]], places_of: Places) -> list[dict[str, Any]]:
     """Behind the shares: up to the clock's ceiling what the kernel leaves, from there on what the clock leaves."""
-    places = [(place, views[n], by_key[n][key]) for (key, n), place in places_of.items()]
+    every = [(place, views[n], by_key[n][key]) for (key, n), place in places_of.items()]
+    places = [(place, view, point) for place, view, point in every if point.clock_ratio is not None]
     kernel = [100 * max(0.0, (p.clock_ratio or 0.0) - (p.spec.value if p.spec else 0.0)) for _, _, p in places]
     clock = [100 * max(0.0, 1 - max(p.clock_ratio or 0.0, p.spec.value if p.spec else 0.0)) for _, _, p in places]
     parts = (("left by the kernel", kernel, LOST_KERNEL, "/"), ("left by the clock", clock, LOST_CLOCK, ""))

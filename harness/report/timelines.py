@@ -72,7 +72,7 @@ def windows_of(run: Run, most: int = _MOST_SAMPLES) -> tuple[Window, ...]:
     for record in run.measured:
         timeline = record.telemetry.timeline if record.telemetry else {}
         times = tuple(t or 0.0 for t in timeline.get("time_s", ())[::stride])
-        if not times or not any(name in timeline for name in _COLUMNS):
+        if not times or all(v is None for name in _COLUMNS for v in timeline.get(name, ())[::stride]):
             continue
         window = Window(record, start_s, times, stride)
         windows.append(window)
@@ -100,25 +100,10 @@ def _plot(view: View, run: Run, windows: Sequence[Window], number: int) -> Plot:
         layout[f"yaxis{panel + 1 if panel else ''}"] = axis(title, domain=domain, nticks=5)
     limit = view.power_limit_w
     if limit and "power_w" in panels:
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": limit,
-                "y1": limit,
-                "yref": "y",
-                "line": {"color": MUTED, "dash": "dash", "width": 1.2},
-            }
-        ]
-        note = {"xref": "paper", "x": 1, "xanchor": "right", "y": limit, "yref": "y", "yanchor": "bottom"}
-        layout["annotations"] = [
-            note | {"text": f"limit {limit:.0f} W", "showarrow": False, "font": {"color": MUTED, "size": 11}}
-        ]
-    layout["annotations"] = [*layout.get("annotations", ()), *_family_names(windows)]
+        traces.insert(1, _limit_line(limit, windows[-1].end_s))
+    layout["annotations"] = _family_names(windows)
     several = f" Of {len(view.runs)} runs the first is drawn." if len(view.runs) > 1 else ""
-    thinned = f" One sample of {windows[0].stride} is drawn." if windows[0].stride > 1 else ""
+    thinned = f" Of every {windows[0].stride} samples one is drawn." if windows[0].stride > 1 else ""
     return Plot(
         f"timeline-{number + 1}",
         _title(view, windows),
@@ -129,6 +114,18 @@ def _plot(view: View, run: Run, windows: Sequence[Window], number: int) -> Plot:
         120 + 150 * len(shown),
         _table(view, shown, windows),
     )
+
+
+def _limit_line(limit_w: float, end_s: float) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"limit {limit_w:.0f} W",
+        "x": [0, end_s],
+        "y": [limit_w, limit_w],
+        "line": {"color": MUTED, "dash": "dash", "width": 1.2},
+        "hoverinfo": "name",
+    }
 
 
 def _family_names(windows: Sequence[Window]) -> list[dict[str, Any]]:

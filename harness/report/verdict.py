@@ -10,6 +10,8 @@ from harness.report.shares import percent_range
 from harness.report.text import counted
 from harness.report.views import Point, View
 
+_MOST_NAMED = 3
+
 _LIMITS = {
     "power": "the power limit",
     "power model": "a power cap that acts below the limit",
@@ -154,4 +156,6 @@ def title_of(views: Sequence[View]) -> str:
     cards = list(dict.fromkeys(shorten(view.first.device.name) or "unknown device" for view in views))
     if len(cards) == 1:
         return f"What {cards[0]} delivers of its data sheet"
+    if len(cards) > _MOST_NAMED:
+        return f"What {len(cards)} GPUs deliver of their data sheets"
     return f"What {', '.join(cards[:-1])} and {cards[-1]} deliver of their data sheets"

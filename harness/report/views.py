@@ -14,6 +14,8 @@ from harness.statistics import mean_interval
 # Between runs that differ in one of these, no median is taken.
 _SPLITTING_FACTS = ("card", "driver", "torch", "power_limit_w")
 _LONGEST_LABEL = 64
+# Beyond these nothing is a rate, a time, a size or an energy.
+_LEAST, _MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Point:
     def size_bytes(self) -> int | None:
         """The size of one array or buffer."""
         size = self.case.params.get("bytes")
-        return size if isinstance(size, int) else None
+        return size if isinstance(size, int) and is_plausible(size) else None
 
     def param(self, name: str) -> str:
         """A parameter as text; "" where the case has none."""
@@ -128,7 +130,8 @@ class View:
     def peak_per_s(self, name: str) -> float | None:
         """The data sheet's peak of that name, or a negotiated link's as the records know it."""
         if name in self.first.sheet.peaks:
-            return self.first.sheet.peaks[name].value
+            value = self.first.sheet.peaks[name].value
+            return value if is_plausible(value) else None
         for point in self.points:
             record = point.records[0]
             if record.telemetry and any(work.peak == name for work in point.case.work):
@@ -159,6 +162,11 @@ def views_of(sources: Sequence[Source]) -> tuple[View, ...]:
             parts.append((source, tuple(source.runs[i] for i in indices), files))
     labels = _labels(parts)
     return tuple(View(label, runs, files, _points(runs)) for label, (_, runs, files) in zip(labels, parts, strict=True))
+
+
+def is_plausible(value: float | None) -> bool:
+    """Whether a quantity can be drawn: above zero, and finite in any unit. A file may hold any number."""
+    return value is not None and _LEAST < value < _MOST
 
 
 def case_name(case: Case) -> str:
@@ -224,7 +232,7 @@ def _point(key: str, records: Sequence[Record]) -> Point:
     spec = first.metric("spec_ratio")
 
     def median(name: str) -> float | None:
-        return _median(m.value for r in records if (m := r.metric(name)))
+        return _median(m.value for r in records if (m := r.metric(name)) and is_plausible(m.value))
 
     telemetry = [r.telemetry for r in records if r.telemetry]
     limits = [clean(t.limited_by) for t in telemetry if t.limited_by != "unknown"]
@@ -250,17 +258,18 @@ def _point(key: str, records: Sequence[Record]) -> Point:
 
 def _estimate(records: Sequence[Record], name: str) -> Estimate | None:
     """The median over runs; its interval is that of the runs' mean from four on, else the widest of any run."""
-    metrics = [m for r in records if (m := r.metric(name)) and m.value is not None]
+    metrics = [m for r in records if (m := r.metric(name)) and is_plausible(m.value)]
     values = [m.value for m in metrics if m.value is not None]
     if not values:
         return None
     between = mean_interval(values)
     if between is not None:
         return Estimate(statistics.median(values), between.low, between.high)
-    lows, highs = [m.low for m in metrics if m.low is not None], [m.high for m in metrics if m.high is not None]
+    lows = [m.low for m in metrics if m.low is not None and is_plausible(m.low)]
+    highs = [m.high for m in metrics if m.high is not None and is_plausible(m.high)]
     return Estimate(statistics.median(values), min(lows, default=None), max(highs, default=None))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and is_plausible(value)]
     return statistics.median(known) if known else None
