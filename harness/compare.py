@@ -19,7 +19,7 @@ ALL_FAMILIES = "all"
 
 NO_SIGNIFICANCE = (
     "ratios of medians, without a significance test: sets of different hardware differ in more than their hardware. "
-    "Use 'gate' for two sets of one card."
+    "Between two sets of one card, look at the spread over runs beside them."
 )
 
 

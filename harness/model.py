@@ -128,7 +128,7 @@ class Samples:
 
     @property
     def seconds_per_launch(self) -> float:
-        """Total time over total launches: what the gate compares."""
+        """Total time over total launches: what comparisons of runs stand on."""
         return self.window_s / self.launches
 
 

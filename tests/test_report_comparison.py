@@ -92,7 +92,7 @@ what a set lacks
 
 notes
   ratios of medians, without a significance test: sets of different hardware differ in more than
-    their hardware. Use 'gate' for two sets of one card.
+    their hardware. Between two sets of one card, look at the spread over runs beside them.
 """
     )
 
@@ -214,7 +214,7 @@ Over the cases that all sets have, to 'old'
 
 ### notes
 
-- ratios of medians, without a significance test: sets of different hardware differ in more than their hardware. Use 'gate' for two sets of one card.
+- ratios of medians, without a significance test: sets of different hardware differ in more than their hardware. Between two sets of one card, look at the spread over runs beside them.
 """
     )
 

@@ -187,7 +187,7 @@ def _container() -> str:
 
 
 def _boot() -> Fact:
-    """Which boot of the host this is, as a keyed hash: the gate's unit is a run under a boot."""
+    """Which boot of the host this is, as a keyed hash: runs of one boot share what a reboot changes."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:

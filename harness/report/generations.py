@@ -137,7 +137,8 @@ def _dots(
 
 def _table(comparison: "Comparison") -> DataTable:
     rows: list[tuple[Cell, ...]] = []
-    for row in comparison.rows:
+    # What most sets have comes first: that is what stands side by side.
+    for row in sorted(comparison.rows, key=lambda row: -sum(cell is not None for cell in row.cells)):
         for label, cell in zip(comparison.labels, row.cells, strict=True):
             if cell is None:
                 continue
