@@ -47,7 +47,7 @@ compare: $(SET_UP) ## put sets side by side: SETS='FOLDER FILE ...' REFERENCE=LA
 	@$(PY) -m harness compare $(SETS) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
 report: $(SET_UP) ## write a page to look at: SETS='FOLDER FILE ...' PAGE=report.html
-	@$(PY) -m harness report $(SETS) -o $(PAGE)
+	@$(PY) -m harness report $(SETS) -o $(PAGE) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
 test: $(READY) ## every test; needs no GPU
 	$(VENV)/bin/python -m pytest

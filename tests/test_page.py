@@ -12,7 +12,7 @@ import pytest
 
 from harness import store
 from harness.cli.app import exit_status
-from harness.errors import ExitCode
+from harness.errors import ExitCode, HarnessError
 from harness.model import Telemetry
 from harness.report.page import render_page, sections_of
 from harness.report.panels import Plot
@@ -274,3 +274,22 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
+
+
+def test_sets_are_named_by_their_operator_and_only_as_far_as_needed():
+    def source(run_id: str, label: str) -> Source:
+        run = hand_made.gpu_run(hand_made.copy_record())
+        return Source((replace(run, run_id=run_id, order=replace(run.order, label=label)),), ())
+
+    views = views_of([source("r0", "rack 7"), source("r1", "rack 8"), source("r2", ""), source("r3", "")])
+    assert [view.label for view in views][:2] == ["rack 7", "rack 8"]
+    assert len({view.label for view in views}) == 4
+    assert all(view.label.startswith("Test, quick") for view in views[2:])
+
+
+def test_others_are_held_against_the_set_that_was_named():
+    sources = [page_runs.full_source(label, run_id) for label, run_id in (("a", "r1"), ("b", "r2"))]
+    assert "Ratios to b:" in Outline(render_page(sources, "b")).text
+    assert "Ratios to a:" in Outline(render_page(sources)).text
+    with pytest.raises(HarnessError, match="no set is labelled 'c'"):
+        render_page(sources, "c")

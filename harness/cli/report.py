@@ -19,11 +19,17 @@ def report(
     label: Annotated[
         list[str] | None, typer.Option("--label", help="A set's name, one a SET and in their order.")
     ] = None,
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference", metavar="LABEL", help="The set that others are held against.", show_default="the first"
+        ),
+    ] = "",
 ) -> None:
     """Write one HTML page about these sets: shares of peak, plots with their tables, what is missing. No network."""
     from harness.report.page import render_page
 
-    page = render_page(load_sources(paths, label or ()))
+    page = render_page(load_sources(paths, label or ()), reference)
     write_file(output, page)
     typer.echo(f"{output}: {len(page.encode()) / 1e6:.1f} MB")
 

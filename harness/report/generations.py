@@ -40,13 +40,13 @@ _HEADS = (
 )
 
 
-def generations_section(views: Sequence[View]) -> Section | None:
-    """Ratios to the first set; `None` for a single set."""
+def generations_section(views: Sequence[View], reference: str = "") -> Section | None:
+    """Ratios to the set of that label, the first by default; `None` for a single set."""
     if len(views) < 2:
         return None
     from harness import compare
 
-    comparison = compare.compare([compare.set_of(view.label, view.runs) for view in views])
+    comparison = compare.compare([compare.set_of(view.label, view.runs) for view in views], reference or None)
     plot = _plot(comparison)
     lacking = tuple(
         f"{clean(lack.label)} lacks {counted(len(lack.keys), 'case')}: {clean(lack.reason)}"

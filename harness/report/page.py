@@ -24,8 +24,8 @@ _LONGEST_FACT = 40
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B/s|[kMGT]?FLOP/s|[kMG]i?B\b|MHz|W\b|pJ|[mµ]?s\b|°C|GPUs?\b))")
 
 
-def render_page(sources: Sequence[Source]) -> str:
-    """The page of these sets, the reference first."""
+def render_page(sources: Sequence[Source], reference: str = "") -> str:
+    """The page of these sets; what others are held against is the set of that label, or the first."""
     views = views_of(sources)
     script, plotly = _part("page.js"), _plotly()
     return (
@@ -36,7 +36,7 @@ def render_page(sources: Sequence[Source]) -> str:
             version=harness.__version__,
             verdicts=[(view.label, verdict.verdict_of(view), verdict.tiles_of(view)) for view in views],
             sources=[(view.label, _said_of(view)) for view in views],
-            sections=sections_of(views),
+            sections=sections_of(views, reference),
             reading=surroundings.READING,
             style=_part("page.css"),
             script=script,
@@ -46,11 +46,11 @@ def render_page(sources: Sequence[Source]) -> str:
     )
 
 
-def sections_of(views: Sequence[View]) -> tuple[Section, ...]:
+def sections_of(views: Sequence[View], reference: str = "") -> tuple[Section, ...]:
     """The page's sections; one for which nothing was measured is left out, and 'not measured' says why."""
     candidates = (
         _section("shares", "Shares of peak", shares.share_plots(views)),
-        generations.generations_section(views),
+        generations.generations_section(views, reference),
         _section("memory", "Bandwidth over size", _some(figures.bandwidth_plot(views))),
         _section("gemm", "GEMM by shape and type", _some(figures.gemm_plot(views))),
         _section("collectives", "Collectives", figures.collective_plots(views)),

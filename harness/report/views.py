@@ -202,21 +202,26 @@ def _identity(run: Run) -> tuple[object, ...]:
 
 
 def _labels(parts: Sequence[tuple[Source, tuple[Run, ...], tuple[str, ...]]]) -> list[str]:
-    """The shortest of several names that tells all apart: the card's, with what ran, with the driver, with a number."""
+    """Each part's shortest name that no other has: the operator's or the card's, what ran, the driver, a number."""
 
     def told(source: Source, runs: tuple[Run, ...], depth: int) -> str:
         run = runs[0]
         facts = {name: run.environment[name].value for name in run.environment}
         ran = f"{run.order.profile} × {len(runs)}" if len(runs) > 1 else run.order.profile
-        words = [source.label or run.device.name.removeprefix("NVIDIA "), ran]
+        operator = source.label or run.order.label
+        if operator and not depth:
+            return shorten(operator, _LONGEST_LABEL)
+        card = f"{operator} {run.device.name}" if operator and not source.label else ""
+        words = [card or operator or run.device.name.removeprefix("NVIDIA "), ran]
         words += [f"driver {facts.get('driver') or units.UNKNOWN}", f"card {facts.get('card') or units.UNKNOWN}"]
-        return shorten(", ".join(words[:depth]), _LONGEST_LABEL) or "unnamed"
+        return shorten(", ".join(words[: max(1, depth)]), _LONGEST_LABEL) or "unnamed"
 
-    for depth in (1, 2, 3, 4):
-        labels = [told(source, runs, depth) for source, runs, _ in parts]
-        if len(set(labels)) == len(labels):
-            return labels
-    return [f"{label} ({number})" for number, label in enumerate((told(s, r, 2) for s, r, _ in parts), 1)]
+    labels = [""] * len(parts)
+    for depth in (0, 1, 2, 3, 4):
+        names = [told(source, runs, depth) for source, runs, _ in parts]
+        labels = [label or (name if names.count(name) == 1 else "") for label, name in zip(labels, names, strict=True)]
+    numbered = (f"{told(source, runs, 2)} ({number})" for number, (source, runs, _) in enumerate(parts, 1))
+    return [label or other for label, other in zip(labels, numbered, strict=True)]
 
 
 def _points(runs: Sequence[Run]) -> tuple[Point, ...]:
