@@ -16,7 +16,8 @@ from harness.costs import Costs, Job, LanguageModel, Prices, cost
 from harness.efficiency import efficiency
 from harness.fleet import judge_fleet
 from harness.model import Fact
-from harness.report import comparison as printing
+from harness.report import comparison, comparison_data
+from harness.report import sections as sections_module
 from tests import hand_made_sets as made
 
 PRICES = Prices({"old": 3.6, "new": 7.2}, 0.36)
@@ -25,7 +26,7 @@ RATES = [1.00e12, 1.01e12, 0.99e12, 1.00e12, 1.01e12, 0.99e12, 0.5e12]
 
 def text(sections, width: int) -> str:
     out = io.StringIO()
-    printing.print_sections(sections, Console(file=out, width=width, markup=False, emoji=False, highlight=False))
+    sections_module.print_sections(sections, Console(file=out, width=width, markup=False, emoji=False, highlight=False))
     return out.getvalue()
 
 
@@ -39,7 +40,7 @@ def fleet():
 
 def test_a_comparison_as_text():
     assert (
-        text(printing.comparison_sections(compare(made.two_sets())), 100)
+        text(comparison.comparison_sections(compare(made.two_sets())), 100)
         == """\
 sets
                                      power
@@ -98,7 +99,7 @@ notes
 
 
 def test_costs_as_text():
-    (*_, exaflop, petabyte, estimates, assumptions) = printing.comparison_sections(
+    (*_, exaflop, petabyte, estimates, assumptions) = comparison.comparison_sections(
         replace(compare(made.two_sets()), lacking=(), notes=()), costs()
     )
     assert (
@@ -157,7 +158,7 @@ what the costs assume
 
 def test_a_comparison_as_markdown():
     assert (
-        printing.to_markdown(printing.comparison_sections(compare(made.two_sets())))
+        sections_module.to_markdown(comparison.comparison_sections(compare(made.two_sets())))
         == """\
 ### sets
 
@@ -221,7 +222,7 @@ Over the cases that all sets have, to 'old'
 
 def test_a_comparison_as_csv():
     assert (
-        printing.comparison_csv(compare(made.two_sets()), cost(compare(made.two_sets()), PRICES))
+        comparison_data.comparison_csv(compare(made.two_sets()), cost(compare(made.two_sets()), PRICES))
         == """\
 family,key,convention,set,gpu,is_reference,rate,unit,runs,spec_ratio,at_clock_ratio,energy_per_work_j,power_w,sm_clock_mhz,limited_by,bound,promised,delivered,delivered_over_promised,hours_per_lump,kwh_per_lump,usd_per_lump,reasons
 gemm,"gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192",,old,NVIDIA Old,yes,250000000000000.0,FLOP,1,0.5,0.9,2e-12,,,none,bf16,1.0,1.0,1.0,1.1111111111111112,0.5555555555555556,4.2,
@@ -238,7 +239,7 @@ memory,read/bytes=4294967296,read,new,NVIDIA New,no,3600000000000.0,B,1,,,,,,non
 def test_a_comparison_as_json():
     sets = (set_of("old", [made.run(made.record(made.COPY, "memory", 1e12, 2e-10, 0.5))]),)
     assert (
-        printing.comparison_json(compare(sets))
+        comparison_data.comparison_json(compare(sets))
         == """\
 {
  "reference": "old",
@@ -326,7 +327,9 @@ def test_json_holds_costs_and_efficiency():
         for limit in (500.0, 700.0)
     ]
     compared = compare(sets)
-    document = json.loads(printing.comparison_json(compared, cost(compared, Prices(usd_per_kwh=0.1)), efficiency(sets)))
+    document = json.loads(
+        comparison_data.comparison_json(compared, cost(compared, Prices(usd_per_kwh=0.1)), efficiency(sets))
+    )
     assert document["costs"]["labels"] == ["500", "700"]
     assert document["efficiency"][1]["points"][0]["work_per_joule"] == pytest.approx(1e10)
 
@@ -337,7 +340,7 @@ def test_efficiency_as_text():
         for limit, rate, joules in ((700.0, 4e12, 2e-10), (500.0, 3e12, 1e-10))
     ]
     sections = [
-        s for s in printing.comparison_sections(compare(sets), None, efficiency(sets)) if "efficiency" in s.title
+        s for s in comparison.comparison_sections(compare(sets), None, efficiency(sets)) if "efficiency" in s.title
     ]
     assert (
         text(sections, 100)
@@ -356,7 +359,7 @@ set  limit  the fastest  joule
 
 def test_a_fleet_as_text():
     assert (
-        text(printing.fleet_sections(fleet()), 100)
+        text(comparison.fleet_sections(fleet()), 100)
         == """\
 outliers of 7 cards, NVIDIA Test, worst first
 copy/bytes=4294967296,impl=torch
@@ -383,7 +386,7 @@ notes
 
 def test_a_fleet_as_csv():
     assert (
-        printing.fleet_csv(fleet())
+        comparison_data.fleet_csv(fleet())
         == """\
 label,operator_label,card,family,key,z,value,median,unit,ratio,causes
 s6,rack 6,card6,memory,"copy/bytes=4294967296,impl=torch",-33.72453797382976,500000000000.0,1000000000000.0,B,0.5,lower true clock: 1500 of the fleet's 1980 MHz
@@ -392,19 +395,21 @@ s6,rack 6,card6,memory,"copy/bytes=4294967296,impl=torch",-33.72453797382976,500
 
 
 def test_a_fleet_as_markdown_and_json_holds_the_finding():
-    assert "| `copy/bytes=4294967296,impl=torch` | rack 6 s6 card6 | -33.7 |" in printing.to_markdown(
-        printing.fleet_sections(fleet())
+    assert "| `copy/bytes=4294967296,impl=torch` | rack 6 s6 card6 | -33.7 |" in sections_module.to_markdown(
+        comparison.fleet_sections(fleet())
     )
-    assert json.loads(printing.fleet_json(fleet()))["findings"][0]["label"] == "s6"
+    assert json.loads(comparison_data.fleet_json(fleet()))["findings"][0]["label"] == "s6"
 
 
 def test_a_fleet_without_an_outlier_says_so():
-    assert "no case of any card is an outlier" in text(printing.fleet_sections(judge_fleet(made.cards(RATES[:6]))), 100)
+    assert "no case of any card is an outlier" in text(
+        comparison.fleet_sections(judge_fleet(made.cards(RATES[:6]))), 100
+    )
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 160])
 def test_no_width_loses_a_key_or_a_figure(width: int):
-    out = "".join(text(printing.comparison_sections(compare(made.two_sets()), costs()), width).split())
+    out = "".join(text(comparison.comparison_sections(compare(made.two_sets()), costs()), width).split())
     for words in (made.COPY.key, made.GEMM.key, "3.000TB/s", "150.0%", "$2.231"):
         assert words in out
 
@@ -412,7 +417,7 @@ def test_no_width_loses_a_key_or_a_figure(width: int):
 def test_an_unverified_promise_carries_a_mark():
     peaks = {name: replace(peak, provenance="recalled") for name, peak in made.NEW_SHEET.peaks.items()}
     recalled = replace(made.new(), sheet=replace(made.NEW_SHEET, peaks=peaks))
-    out = text(printing.comparison_sections(compare([made.two_sets()[0], set_of("new", [recalled])])), 100)
+    out = text(comparison.comparison_sections(compare([made.two_sets()[0], set_of("new", [recalled])])), 100)
     assert "2.000×?" in out
     assert "(unverified)" in out
 
@@ -440,19 +445,19 @@ def hostile_outputs() -> dict[str, str]:
     sets = hostile_sets()
     compared = compare(sets)
     priced = cost(compared, Prices(usd_per_kwh=1.0))
-    sections = list(printing.comparison_sections(compared, priced, efficiency(sets)))
+    sections = list(comparison.comparison_sections(compared, priced, efficiency(sets)))
     cards = judge_fleet(
         [replace(one, label=f"{one.label}{i}") for i in range(4) for one in hostile_sets_of_two_cards(i)]
     )
     return {
         "text": text(sections, 100),
-        "markdown": printing.to_markdown(sections),
-        "csv": printing.comparison_csv(compared, priced),
-        "json": printing.comparison_json(compared, priced, efficiency(sets)),
-        "fleet text": text(printing.fleet_sections(cards), 100),
-        "fleet markdown": printing.to_markdown(printing.fleet_sections(cards)),
-        "fleet csv": printing.fleet_csv(cards),
-        "fleet json": printing.fleet_json(cards),
+        "markdown": sections_module.to_markdown(sections),
+        "csv": comparison_data.comparison_csv(compared, priced),
+        "json": comparison_data.comparison_json(compared, priced, efficiency(sets)),
+        "fleet text": text(comparison.fleet_sections(cards), 100),
+        "fleet markdown": sections_module.to_markdown(comparison.fleet_sections(cards)),
+        "fleet csv": comparison_data.fleet_csv(cards),
+        "fleet json": comparison_data.fleet_json(cards),
     }
 
 

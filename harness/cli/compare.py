@@ -105,17 +105,17 @@ def write_fleet(sets: "Sequence[Set]", format: Format) -> None:
     """Judge a fleet and write what stands out."""
     from harness.cli.output import write, write_page
     from harness.fleet import judge_fleet
-    from harness.report import comparison as printing
+    from harness.report import comparison, comparison_data, sections
 
     judged = judge_fleet(sets)
     if format is Format.CSV:
-        write(printing.fleet_csv(judged))
+        write(comparison_data.fleet_csv(judged))
     elif format is Format.JSON:
-        write(printing.fleet_json(judged))
+        write(comparison_data.fleet_json(judged))
     elif format is Format.MD:
-        write(printing.to_markdown(printing.fleet_sections(judged)))
+        write(sections.to_markdown(comparison.fleet_sections(judged)))
     else:
-        write_page(lambda console: printing.print_sections(printing.fleet_sections(judged), console))
+        write_page(lambda console: sections.print_sections(comparison.fleet_sections(judged), console))
 
 
 def write_comparison(sets: "Sequence[Set]", reference: str | None, format: Format, question: Question) -> None:
@@ -124,20 +124,20 @@ def write_comparison(sets: "Sequence[Set]", reference: str | None, format: Forma
     from harness.cli.output import write, write_page
     from harness.costs import cost
     from harness.efficiency import efficiency
-    from harness.report import comparison as printing
+    from harness.report import comparison, comparison_data, sections
 
     compared = comparing.compare(sets, reference)
     costs = None if question.is_empty else cost(compared, *asked(question))
     tables = efficiency(sets)
     if format is Format.CSV:
-        write(printing.comparison_csv(compared, costs))
+        write(comparison_data.comparison_csv(compared, costs))
     elif format is Format.JSON:
-        write(printing.comparison_json(compared, costs, tables))
+        write(comparison_data.comparison_json(compared, costs, tables))
     elif format is Format.MD:
-        write(printing.to_markdown(printing.comparison_sections(compared, costs, tables)))
+        write(sections.to_markdown(comparison.comparison_sections(compared, costs, tables)))
     else:
-        sections = printing.comparison_sections(compared, costs, tables)
-        write_page(lambda console: printing.print_sections(sections, console))
+        shown = comparison.comparison_sections(compared, costs, tables)
+        write_page(lambda console: sections.print_sections(shown, console))
 
 
 def asked(question: Question) -> "tuple[Prices, LanguageModel | None, Job | None]":

@@ -1,65 +1,32 @@
-"""A comparison, its costs and a fleet as text, Markdown, CSV and JSON. Pure: dataclasses in, strings out.
+"""A comparison, its costs and a fleet as sections: tables of strings that every printer shows alike. Pure.
 
-Text and Markdown print the same sections, so that both show the same digits; everything in them went through
-`text.clean`. CSV and JSON keep base units and every reason.
+Everything in them went through `text.clean`.
 """
 
-import csv
 import functools
-import io
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from harness import units
 from harness.compare import Cell, Comparison, Means, Row, Set
 from harness.costs import Bill, CaseCost, Costs
 from harness.efficiency import Efficiency
 from harness.fleet import Fleet
-from harness.model import to_plain
 from harness.report import text as texts
 from harness.report.cells import format_count
-from harness.report.markdown import escape
-from harness.report.text import counted, fold_keys, paragraph, wrap_key
+from harness.report.sections import Block, Section
+from harness.report.text import counted, fold_keys
 
-_INDENT = 2
 _LISTED_KEYS = 4
 # A fleet's page shows the worst; CSV and JSON hold all.
 _SHOWN_FINDINGS = 40
 _SHOWN_CARDS = 20
 _SHOWN_SETS = 40
 
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.+=,/-]+")
-
 # A launch of a few bytes pays the idle card's watts for each of them.
 _MOST_PLAIN_PJ = 1e5
 
 _DOLLARS_HEAD = ("set", "hours", "kWh", "dollars")
-
-
-@dataclass(frozen=True)
-class Block:
-    """Lines of a table that belong to one case; no key where the table is of sets alone."""
-
-    key: str
-    lines: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table under a title; `heads` may break at a slash. What has no figure, and why, stands in `remarks`."""
-
-    title: str
-    subtitle: str
-    heads: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    remarks: tuple[str, ...] = ()
 
 
 # The same keys and reasons stand in thousands of cells.
@@ -373,218 +340,3 @@ def _efficiency_section(table: Efficiency) -> Section:
     blocks = [Block("", lines)] if lines else []
     remarks = (clean(table.reason),) if table.reason else ()
     return Section(title, subtitle, *_without_empty(heads, blocks), remarks)
-
-
-# Text
-
-
-def print_sections(sections: Iterable[Section], console: Console) -> None:
-    """Print sections. Only `Text` is printed, so that nothing from a file is read as markup."""
-    for number, section in enumerate(sections):
-        for line in _text_lines(section, console.width, is_first=number == 0):
-            console.print(line, highlight=False, soft_wrap=True)
-
-
-def _text_lines(section: Section, width: int, is_first: bool) -> Iterator[Text]:
-    title = Text(section.title if is_first else f"\n{section.title}", style="bold")
-    if section.subtitle:
-        title.append(f"  {section.subtitle}", style="not bold dim")
-    yield title
-    yield from _table_lines(section, width)
-    for remark in section.remarks:
-        yield Text(paragraph(remark, width, _INDENT, _INDENT), style="dim" if section.heads else "")
-
-
-def _table_lines(section: Section, width: int) -> Iterator[Text]:
-    lines = [line for block in section.blocks for line in block.lines]
-    if not lines:
-        return
-    heads = [_split_head(head) for head in section.heads]
-    columns = list(zip(*lines, strict=True))
-    widths = [max(map(cell_len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
-    indent = _INDENT if any(block.key for block in section.blocks) else 0
-    is_table = indent + sum(widths) + 2 * (len(widths) - 1) <= width
-    right = [_is_number(column) for column in columns]
-    if is_table:
-        for row in (0, 1):
-            if any(head[row] for head in heads):
-                yield _line([head[row] for head in heads], widths, right, indent, "dim")
-    for block in section.blocks:
-        yield from (Text(part, style="cyan") for part in (wrap_key(block.key, width) if block.key else ()))
-        for cells in block.lines:
-            yield _line(cells, widths, right, indent, "") if is_table else _sentence(section, cells, width)
-
-
-def _split_head(head: str) -> tuple[str, str]:
-    upper, slash, lower = head.partition("/")
-    return (upper, f"/{lower}" if lower.startswith(" ") else lower) if slash else ("", head)
-
-
-def _is_number(column: Sequence[str]) -> bool:
-    """Figures stand to the right, names to the left."""
-    return all(cell[:1].isdigit() or cell[:1] in ("-", "$", units.UNKNOWN) for cell in column if cell)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], indent: int, style: str) -> Text:
-    parts = []
-    for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        space = " " * (width - cell_len(cell))
-        parts.append(space + cell if right[number] and number else cell + space)
-    return Text((" " * indent + "  ".join(parts)).rstrip(), style=style)
-
-
-def _sentence(section: Section, cells: Sequence[str], width: int) -> Text:
-    """One line of a table with the columns' names, for terminals too narrow for it."""
-    heads = [" ".join(part for part in _split_head(head) if part) for head in section.heads]
-    said = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], cells[1:], strict=True) if cell]
-    return Text(paragraph(f"{cells[0]}: {', '.join(said)}", width, _INDENT, _INDENT))
-
-
-# Markdown
-
-
-def to_markdown(sections: Iterable[Section]) -> str:
-    """The sections as a Markdown document that ends with a newline."""
-    return "\n".join(line for section in sections for line in _markdown_lines(section))
-
-
-def _markdown_lines(section: Section) -> Iterator[str]:
-    yield f"### {escape(section.title)}"
-    yield ""
-    if section.subtitle:
-        yield from (f"{escape(section.subtitle[:1].upper() + section.subtitle[1:])}", "")
-    lines = [line for block in section.blocks for line in block.lines]
-    if lines:
-        has_keys = any(block.key for block in section.blocks)
-        right = [number > 0 and _is_number(column) for number, column in enumerate(zip(*lines, strict=True))]
-        heads = [escape(" ".join(part for part in _split_head(head) if part)) for head in section.heads]
-        yield _markdown_row([*(["case"] if has_keys else []), *heads])
-        yield _markdown_row([*([":---"] if has_keys else []), *("---:" if r else ":---" for r in right)])
-        for block in section.blocks:
-            for number, cells in enumerate(block.lines):
-                case = [_code(block.key) if number == 0 else ""] if has_keys else []
-                yield _markdown_row([*case, *(escape(cell) for cell in cells)])
-        yield ""
-    yield from (f"- {escape(remark)}" for remark in section.remarks)
-    if section.remarks:
-        yield ""
-
-
-def _code(text: str) -> str:
-    """A key in a code span; what is no plain key is escaped instead, because a span cannot hold everything."""
-    return f"`{text}`" if _PLAIN_KEY.fullmatch(text) else escape(text)
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-# CSV
-
-
-_CELL_COLUMNS = (
-    "rate", "unit", "runs", "spec_ratio", "at_clock_ratio", "energy_per_work_j", "power_w", "sm_clock_mhz",
-    "limited_by", "bound", "promised", "delivered", "delivered_over_promised",
-)  # fmt: skip
-
-
-def comparison_csv(comparison: Comparison, costs: Costs | None = None) -> str:
-    """One row a case and set, in base units; the costs of the case behind it where prices are stated."""
-    bills = {case.key: dict(zip(costs.labels, case.bills, strict=True)) for case in costs.cases} if costs else {}
-    heads = ["family", "key", "convention", "set", "gpu", "is_reference", *_CELL_COLUMNS]
-    rows = []
-    for row in comparison.rows:
-        for one, cell in zip(comparison.sets, row.cells, strict=True):
-            if cell is not None:
-                start = [row.family, row.key, row.label, one.label, one.gpu, one.label == comparison.reference_label]
-                bill = bills.get(row.key, {}).get(one.label)
-                end = [bill.hours, bill.kwh, bill.usd] if bill else [None] * 3
-                reasons = "; ".join(f"{name}: {reason}" for name, reason in cell.reasons.items() if reason)
-                figures = [getattr(cell, name) for name in _CELL_COLUMNS]
-                rows.append([*start, *figures, *(end if bills else ()), reasons])
-    lump = ["hours_per_lump", "kwh_per_lump", "usd_per_lump"] if bills else []
-    return _csv([*heads, *lump, "reasons"], rows)
-
-
-def fleet_csv(fleet: Fleet) -> str:
-    """One row an outlier, the worst first."""
-    heads = ["label", "operator_label", "card", "family", "key", "z", "value", "median", "unit", "ratio", "causes"]
-    rows = [[*(getattr(f, name) for name in heads[:-1]), "; ".join(f.causes)] for f in fleet.findings]
-    return _csv(heads, rows)
-
-
-def _csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([_csv_cell(value) for value in row] for row in rows)
-    return out.getvalue()
-
-
-def _csv_cell(value: Any) -> Any:
-    """Text that no spreadsheet takes for a formula, numbers as they are."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, str):
-        return value
-    text = clean(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
-# JSON
-
-
-def comparison_json(comparison: Comparison, costs: Costs | None = None, efficiencies: Sequence[Efficiency] = ()) -> str:
-    """The whole comparison; sets are named by label, figures are in base units, text is as the files have it."""
-    labels = comparison.labels
-    document: dict[str, Any] = {
-        "reference": comparison.reference_label,
-        "sets": [_plain_set(one) for one in comparison.sets],
-        "rows": [
-            {"family": r.family, "key": r.key, "convention": r.label, "better": r.better, "cells": _by(labels, r.cells)}
-            for r in comparison.rows
-        ],
-        "geometric_means": [
-            {"family": f.family, "cases": f.cases, "cells": _by(labels, f.cells)} for f in comparison.families
-        ],
-        "lacking": [_whole(lack) for lack in comparison.lacking],
-        "notes": list(comparison.notes),
-    }
-    if costs is not None:
-        document["costs"] = _whole(costs)
-    if efficiencies:
-        document["efficiency"] = [_whole(table) for table in efficiencies]
-    return _json(document)
-
-
-def fleet_json(fleet: Fleet) -> str:
-    """The whole fleet: every finding, card and spread."""
-    return _json(_whole(fleet))
-
-
-def _plain_set(one: Set) -> dict[str, Any]:
-    names = ("label", "gpu", "card", "operator_label", "power_limit_w", "declare", "drivers", "source")
-    run = one.runs[0]
-    return {
-        **{name: to_plain(getattr(one, name)) for name in names},
-        "runs": [r.run_id for r in one.runs],
-        "sheet": {"gpu": run.sheet_gpu, "match": run.sheet_match, "reason": run.sheet_reason},
-    }
-
-
-def _by(labels: Sequence[str], cells: Sequence[Any]) -> dict[str, Any]:
-    return {label: _whole(cell) for label, cell in zip(labels, cells, strict=True)}
-
-
-def _whole(data: Any) -> Any:
-    """Dataclasses as dictionaries with every field: a reader need not know what is left out at its default."""
-    if hasattr(data, "__dataclass_fields__"):
-        return {f.name: _whole(getattr(data, f.name)) for f in fields(data)}
-    if isinstance(data, Mapping):
-        return {str(key): _whole(value) for key, value in data.items()}
-    return [_whole(value) for value in data] if isinstance(data, list | tuple) else data
-
-
-def _json(document: Any) -> str:
-    # ASCII: no character of a foreign file reaches a terminal as itself.
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
