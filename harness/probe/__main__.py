@@ -37,16 +37,16 @@ def visible_count(installed: int, visible: str | None) -> int:
 
 def whoami() -> dict[str, object]:
     """The hashes by which run files name this site's cards, beside NVML's UUIDs: for the operator's eyes only."""
-    from harness.probe import environment
+    from harness.probe import identity
 
-    key = environment.site_key()
+    key = identity.site_key()
     nvml, reason = open_nvml()
     cards = []
     for gpu in nvml.gpus() if nvml else ():
         uuid = str(gpu.query("GetUUID").value).removeprefix("GPU-")
-        cards.append({"name": gpu.query("GetName").value, "uuid": uuid, "card": environment.card_hash(key, uuid)})
-    label = os.environ.get(environment.LABEL_VARIABLE)
-    return {"site_key": environment.site_key_hash(key), "label": label, "cards": cards, "reason": reason}
+        cards.append({"name": gpu.query("GetName").value, "uuid": uuid, "card": identity.card_hash(key, uuid)})
+    label = os.environ.get(identity.LABEL_VARIABLE)
+    return {"site_key": identity.site_key_hash(key), "label": label, "cards": cards, "reason": reason}
 
 
 def facts() -> dict[str, object]:

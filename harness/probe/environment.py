@@ -5,14 +5,9 @@ key, so that the same card can be told again at the same site and nowhere else. 
 variables named here are read.
 """
 
-import contextlib
-import hashlib
-import hmac
 import importlib.metadata
 import os
 import platform
-import secrets
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +15,9 @@ from typing import Any, Literal
 import torch
 
 from harness import __version__
-from harness.errors import HarnessError
 from harness.model import Fact
+from harness.probe.identity import LABEL_VARIABLE, card_hash, site_key, site_key_hash
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, Reading
-
-SITE_KEY_VARIABLE = "OFPEAK_SITE_KEY"
-LABEL_VARIABLE = "OFPEAK_LABEL"
-_HASH_DIGITS = 12
 
 # Variables that change what is measured. Values are stored only for these names.
 _VARIABLES = (
@@ -52,44 +43,6 @@ _VARIABLES = (
 )
 
 Role = Literal["match", "informative", "sensitive"]
-
-
-def site_key() -> bytes:
-    """The site's secret: the variable OFPEAK_SITE_KEY, or a file made on first use under the user's configuration."""
-    given = os.environ.get(SITE_KEY_VARIABLE)
-    if given:
-        return given.encode()
-    try:
-        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        path = base / "ofpeak" / "site.key"
-        if not path.exists():
-            _make_site_key(path)
-        key = path.read_text().strip()
-    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        raise HarnessError(f"cannot keep the site's key ({error}). Set {SITE_KEY_VARIABLE}.") from error
-    if not key:
-        raise HarnessError(f"the site's key '{path}' is empty. Delete the file, or set {SITE_KEY_VARIABLE}.")
-    return key.encode()
-
-
-def _make_site_key(path: Path) -> None:
-    """A new key in one step: nobody else can ever read it, and of two processes the second keeps the first one's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".site.key.") as file:  # made with 0600
-        file.write(secrets.token_hex(16))
-        file.flush()
-        with contextlib.suppress(FileExistsError):
-            os.link(file.name, path)
-
-
-def site_key_hash(key: bytes) -> str:
-    """Which key made the hashes of a file, without telling the key."""
-    return hashlib.sha256(b"ofpeak site key " + key).hexdigest()[:_HASH_DIGITS]
-
-
-def card_hash(key: bytes, uuid: str) -> str:
-    """A card's name at this site. A plain hash of a UUID could be reversed from an inventory; this one cannot."""
-    return hmac.new(key, uuid.encode(), hashlib.sha256).hexdigest()[:_HASH_DIGITS]
 
 
 def collect(nvml: Nvml | None, gpu: Gpu | None, uuid: str | None, numa_note: str, no_gpu: str) -> dict[str, Fact]:
