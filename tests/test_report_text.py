@@ -53,3 +53,14 @@ def test_durations_are_said_as_people_say_them():
 def test_a_paragraph_never_fails_on_narrow_widths():
     for width in range(-2, 20):
         assert paragraph("one two three", width, 2, 3).replace("\n", " ").split()
+
+
+def test_a_paragraph_breaks_a_long_key_after_its_commas():
+    """Lists of keys were cut in the middle of a word."""
+    told = paragraph("lacks all_reduce/algorithm=ring,bytes=8,dtype=fp32,impl=nccl", 30, 2, 2)
+    assert told.splitlines() == [
+        "  lacks",
+        "    all_reduce/algorithm=ring,",
+        "    bytes=8,dtype=fp32,",
+        "    impl=nccl",
+    ]

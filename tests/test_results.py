@@ -32,10 +32,21 @@ def test_every_committed_gemm_has_its_true_clock(path):
     assert all(record.metric("at_clock_ratio").value is not None for record in gemms)
 
 
+def printed(columns: int, *arguments: str) -> str:
+    """What `ofpeak` prints at that width."""
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
 def test_readme_shows_what_show_prints():
     (folder,) = re.findall(r"\(results/baselines/(\S+quick)\)", (ROOT / "README.md").read_text())
-    command = [sys.executable, "-m", "harness", "show", f"results/baselines/{folder}"]
-    shown = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "COLUMNS": "150"}, capture_output=True, text=True, check=True
-    )
-    assert f"```\n{shown.stdout.rstrip()}\n```" in (ROOT / "README.md").read_text()
+    shown = printed(150, "show", f"results/baselines/{folder}")
+    assert f"```\n{shown.rstrip()}\n```" in (ROOT / "README.md").read_text()
+
+
+def test_readme_shows_what_compare_prints():
+    names = ("h100-80gb-hbm3", "h200", "gb200")
+    shown = printed(110, "compare", *(f"results/published/nvidia-{name}.json" for name in names))
+    table = shown[shown.index("gemm  counted") : shown.index("\nmemory")].rstrip()
+    assert f"```\n{table}\n```" in (ROOT / "README.md").read_text()

@@ -35,14 +35,19 @@ def wrap_key(key: str, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
+class _KeyWrapper(textwrap.TextWrapper):
+    """Breaks lines at spaces, and inside a key after its commas, so that no word of it is cut while it need not be."""
+
+    def _split(self, text: str) -> list[str]:
+        return [part for chunk in super()._split(text) for part in re.findall(r"[^,]*,|[^,]+$", chunk) or [chunk]]
+
+
 def paragraph(text: str, width: int, indent: int, hanging: int = 0) -> str:
     """Text wrapped to a width behind an indent; lines after the first stand `hanging` further in."""
     first, later = " " * indent, " " * (indent + hanging)
     room = max(width, len(later) + 8)
-    lines = textwrap.wrap(
-        text, room, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, drop_whitespace=True
-    )
-    return "\n".join(lines)
+    wrapper = _KeyWrapper(room, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return "\n".join(wrapper.wrap(text))
 
 
 def fold_keys(keys: Iterable[str]) -> list[str]:
