@@ -24,7 +24,7 @@ USER_CLOCK_LEAST_RATIO = 0.20
 # DECLARE=clocks=locked:1410 stands in the key as clocks=locked-1410.
 LOCKED_CLOCKS = "locked-"
 DECLARED_CLOCK_TOLERANCE_RATIO = 0.01
-# Below it, energy a launch would carry more of what lies between launches than its own error.
+# Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
 
@@ -212,14 +212,23 @@ def _tensor_rate(bound: Bound, sheet: PeakSheet, facts: DeviceFacts) -> _TensorR
     return _TensorRate(flop_per_clock, bound.peak.clock_mhz or bound.peak.value / flop_per_clock / 1e6)
 
 
+def _launch_clock(telemetry: Telemetry) -> tuple[float | None, str]:
+    """The true clock where it is that of the launches, or why it is not: between them a card clocks as it likes."""
+    if telemetry.sm_clock_mhz is None:
+        return None, _missing(telemetry, "sm_clock_mhz", "true clock")
+    if telemetry.busy_ratio is not None and telemetry.busy_ratio < BUSY_LEAST_RATIO:
+        return None, f"launches fill only {100 * telemetry.busy_ratio:.0f} % of the window in which cycles were counted"
+    return telemetry.sm_clock_mhz, ""
+
+
 def _at_clock_ratio(
     samples: Samples, telemetry: Telemetry, bound: Bound, sheet: PeakSheet, facts: DeviceFacts
 ) -> Metric:
     """Share of what the SMs could do in the cycles that passed: a property of the kernel, not of the clock."""
     rate = _tensor_rate(bound, sheet, facts)
-    clock_mhz = telemetry.sm_clock_mhz
+    clock_mhz, no_clock = _launch_clock(telemetry)
     if bound.work is None or rate.flop_per_clock is None or clock_mhz is None:
-        reason = rate.reason or _missing(telemetry, "sm_clock_mhz", "true clock")
+        reason = rate.reason or no_clock
         return _metric("at_clock_ratio", None, "ratio", "higher", label=bound.name, reason=reason)
     possible = rate.flop_per_clock * clock_mhz * 1e6 * samples.seconds_per_launch
     return _metric("at_clock_ratio", bound.work.amount / possible, "ratio", "higher", label=bound.name)
@@ -228,17 +237,18 @@ def _at_clock_ratio(
 def _clock_ratio(telemetry: Telemetry, bound: Bound, sheet: PeakSheet, facts: DeviceFacts) -> Metric:
     """True clock over the clock that the peak assumes, so that spec_ratio = at_clock_ratio x clock_ratio."""
     rate = _tensor_rate(bound, sheet, facts)
-    clock_mhz = telemetry.sm_clock_mhz
+    clock_mhz, no_clock = _launch_clock(telemetry)
     if rate.spec_clock_mhz is None or clock_mhz is None:
-        reason = rate.reason if rate.spec_clock_mhz is None else _missing(telemetry, "sm_clock_mhz", "true clock")
+        reason = rate.reason if rate.spec_clock_mhz is None else no_clock
         return _metric("clock_ratio", None, "ratio", reason=reason)
     return _metric("clock_ratio", clock_mhz / rate.spec_clock_mhz, "ratio", label=f"of {rate.spec_clock_mhz:.0f} MHz")
 
 
 def _cycles(samples: Samples, telemetry: Telemetry) -> Metric:
-    if telemetry.sm_clock_mhz is None:
-        return _metric("cycles", None, "cycles", "lower", reason=_missing(telemetry, "sm_clock_mhz", "true clock"))
-    return _metric("cycles", telemetry.sm_clock_mhz * 1e6 * samples.seconds_per_launch, "cycles", "lower")
+    clock_mhz, no_clock = _launch_clock(telemetry)
+    if clock_mhz is None:
+        return _metric("cycles", None, "cycles", "lower", reason=no_clock)
+    return _metric("cycles", clock_mhz * 1e6 * samples.seconds_per_launch, "cycles", "lower")
 
 
 def _energies(case: Case, samples: Samples, telemetry: Telemetry) -> tuple[Metric, ...]:

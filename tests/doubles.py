@@ -95,7 +95,7 @@ class ScriptedLoad:
             took = self._launch(i)
             seconds += took if isinstance(took, float) else 0.001
         self._count += 10
-        self._device.now_s += max(seconds, 0.05)
+        self._device.now_s += seconds
         return Group(seconds, 10, self._device.now_s, clock_mhz=1500.0)
 
     def mark(self) -> None:

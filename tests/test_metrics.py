@@ -355,3 +355,13 @@ def test_missing_counters_leave_the_limit_unknown_but_not_what_the_others_say():
 def test_a_declared_clock_is_verified_by_the_true_one(true_mhz, told):
     case = replace(COPY, params={**COPY.params, "clocks": "locked-1410"})
     assert warnings(case, telemetry=Telemetry(sm_clock_mhz=true_mhz)) == told
+
+
+def test_cycles_are_not_counted_where_launches_do_not_fill_the_window():
+    """Behind blocking kernels the clock is mostly that of an idle card; a share at that clock was too low."""
+    idle = replace(LOADED, busy_ratio=0.5)
+    metrics = metrics_of(GEMM, telemetry=idle)
+    for name in ("cycles", "at_clock_ratio", "clock_ratio"):
+        assert metrics[name].value is None
+        assert metrics[name].reason == "launches fill only 50 % of the window in which cycles were counted"
+    assert metrics["spec_ratio"].value is not None

@@ -19,6 +19,8 @@ FIRST_SEED = 20250601
 FRESH_SEED = 20250602
 
 _MOST_SAMPLES = 200
+# Fewer than the stamps that a device keeps: groups of a millisecond and less do not fill a window of 2 s.
+_MOST_GROUPS = 1500
 _SETTLE_STEP_S = 0.25
 _POWER_STEP_S = 0.1
 
@@ -136,7 +138,7 @@ def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Sam
         settled, settle_s = settle(load, protocol)
         began_s = load.run_group().ended_s
         load.mark()
-        groups = _run_for(load, protocol.window_s)
+        groups = _run_until(load, began_s + protocol.window_s)
     except BaseException:
         # Whatever watches this load must not watch the next one too.
         with contextlib.suppress(RuntimeError):
@@ -182,14 +184,27 @@ def thinned(readings: Sequence[tuple[float, float]], step_s: float) -> list[tupl
     return kept
 
 
-def _run_for(load: Load, window_s: float) -> list[Group]:
-    groups: list[Group] = []
-    total_s = 0.0
-    while len(groups) < _MOST_SAMPLES and (total_s < window_s or len(groups) < 2):
-        group = load.run_group()
-        groups.append(group)
-        total_s += group.seconds
+def _run_until(load: Load, end_s: float) -> list[Group]:
+    """Groups until the clock on the wall says `end_s`: blocked groups fill it as well as those that follow closely."""
+    groups = [load.run_group(), load.run_group()]
+    while len(groups) < _MOST_GROUPS and groups[-1].ended_s < end_s:
+        groups.append(load.run_group())
     return groups
+
+
+def pooled(groups: Sequence[Group], most: int = _MOST_SAMPLES) -> list[Group]:
+    """At most so many groups, each of equally many neighbours together; what is left over at the end is dropped."""
+    size = math.ceil(len(groups) / most)
+    pools = [groups[first : first + size] for first in range(0, len(groups) - size + 1, size)]
+    return [
+        Group(
+            seconds=sum(group.seconds for group in pool),
+            launches=sum(group.launches for group in pool),
+            ended_s=pool[-1].ended_s,
+            starved=any(group.starved for group in pool),
+        )
+        for pool in pools
+    ]
 
 
 def refuse_bad_samples(seconds: Sequence[float]) -> None:
@@ -199,7 +214,8 @@ def refuse_bad_samples(seconds: Sequence[float]) -> None:
         raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
 
 
-def _samples_of(groups: Sequence[Group], load: Load, timer: str) -> Samples:
+def _samples_of(all_groups: Sequence[Group], load: Load, timer: str) -> Samples:
+    groups = pooled(all_groups)
     launches = groups[0].launches
     seconds = tuple(group.seconds / launches for group in groups)
     refuse_bad_samples(seconds)

@@ -43,14 +43,15 @@ def measured(launch=lambda i, source, out: None, case=CASE, device=None, took=0.
 
 
 def test_right_case_is_checked_before_and_after_and_timed():
-    told = measured()
+    exact_s = 1 / 1024
+    told = measured(took=exact_s)
     assert [(check.when, check.passed, check.worst) for check in told.checks] == [
         ("before", True, 0.0),
         ("after", True, 0.0),
     ]
-    assert told.samples.seconds == pytest.approx((0.001,) * 10)
+    assert told.samples.seconds == pytest.approx((exact_s,) * 11)
     assert told.samples.launches_per_sample == 10
-    assert told.samples.window_s == pytest.approx(0.1)
+    assert told.samples.window_s == pytest.approx(110 * exact_s)
     assert (told.samples.timer, told.samples.queue, told.samples.starved) == ("scripted", "stream", 0)
     assert told.telemetry.power_w == 600.0
     assert (told.telemetry.settled, told.telemetry.settle_s) == (None, 0.0)
@@ -174,7 +175,7 @@ def test_sample_that_is_not_a_positive_number_is_refused(took, shown):
         measured(took=took)
 
 
-@pytest.mark.parametrize(("took", "samples"), [(1e-6, 200), (0.0049, 3), (1.0, 2)])
+@pytest.mark.parametrize(("took", "samples"), [(1e-6, 187), (0.0049, 3), (1.0, 2)])
 def test_samples_are_at_most_200_and_at_least_two(took, samples):
     assert len(measured(took=took).samples.seconds) == samples
 
@@ -300,3 +301,17 @@ def test_every_profile_but_smoke_loads_a_case_alike(profile):
 
 def test_most_samples_fit_into_a_window_of_equal_groups():
     assert measure._MOST_SAMPLES == 200
+
+
+def test_short_groups_fill_the_window_and_are_pooled():
+    """A launch of 40 µs made groups of 5 ms, and 200 of them were half of the window that the protocol states."""
+    groups = [Group(0.005, 125, 100 + 0.005 * n) for n in range(1, 402)]
+    pools = measure.pooled(groups)
+    assert len(pools) == 133
+    assert {(pool.launches, round(pool.seconds, 9)) for pool in pools} == {(375, 0.015)}
+    assert pools[-1].ended_s == groups[398].ended_s
+
+
+def test_few_groups_are_kept_as_they_are():
+    groups = [Group(0.1, 7, 100.1), Group(0.2, 7, 100.3, starved=True)]
+    assert [(g.seconds, g.launches, g.starved) for g in measure.pooled(groups)] == [(0.1, 7, False), (0.2, 7, True)]
