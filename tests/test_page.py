@@ -134,6 +134,16 @@ def test_medians_never_span_two_drivers():
     assert [view.label for view in views] == ["Test, quick, driver 580.1", "Test, quick, driver 590"]
 
 
+@pytest.mark.parametrize("name", ["card", "cuda_runtime", "torch", "triton", "nccl", "power_limit_w", "ecc"])
+def test_medians_never_span_two_environments(name):
+    run = page_runs.full_source().runs[0]
+    fact = replace(run.environment[name], value=False if name == "ecc" else 1.0)
+    other = replace(run, run_id="r2", environment={**run.environment, name: fact})
+    views = views_of([Source((run, other), ())])
+    assert [len(view.runs) for view in views] == [1, 1]
+    assert len({view.label for view in views}) == 2
+
+
 def test_facts_that_differ_stand_first_and_are_marked():
     run = page_runs.full_source().runs[0]
     other = replace(

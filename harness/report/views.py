@@ -12,7 +12,7 @@ from harness.report.text import clean
 from harness.statistics import mean_interval
 
 # Between runs that differ in one of these, no median is taken.
-_SPLITTING_FACTS = ("card", "driver", "torch", "power_limit_w")
+_SPLITTING_FACTS = ("card", "driver", "cuda_runtime", "torch", "triton", "nccl", "power_limit_w", "ecc")
 _LONGEST_LABEL = 64
 # Beyond these nothing is a rate, a time, a size or an energy.
 _LEAST, _MOST = 1e-30, 1e30
