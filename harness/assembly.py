@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import ExitCode, HarnessError
 from harness.journal import Event
-from harness.model import Case, DeviceFacts, Fact, Order, PeakSheet, Record, Run, Worker, from_plain
+from harness.model import Case, DeviceFacts, Fact, Order, PeakSheet, Record, Ruler, Run, Worker, from_plain
 from harness.store import SCHEMA_VERSION, SUITE_NAME
 
 
@@ -31,7 +31,7 @@ class _Story:
 
     order: Event | None = None
     plans: list[Event] = field(default_factory=list)
-    preheats: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    warmed: dict[int, Event] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
     finished: dict[str, Record] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class _Story:
             case "plan":
                 self.plans.append(event)
             case "warmed":
-                self.preheats[event["worker"]] = event["preheat"]
+                self.warmed[event["worker"]] = event
             case "started":
                 self.started[event["key"]] = event["worker"]
             case "finished":
@@ -98,8 +98,20 @@ def _refuse_other_devices(plans: Sequence[Event], device: DeviceFacts) -> None:
 
 def _workers(story: _Story) -> tuple[Worker, ...]:
     started_at = {plan["worker"]: plan["started_at"] for plan in story.plans}
-    numbers = sorted({*started_at, *story.preheats, *story.ended})
-    return tuple(Worker(n, started_at.get(n, ""), story.ended.get(n, ""), story.preheats.get(n, {})) for n in numbers)
+    numbers = sorted({*started_at, *story.warmed, *story.ended})
+    return tuple(_worker(n, started_at.get(n, ""), story.ended.get(n, ""), story.warmed.get(n, {})) for n in numbers)
+
+
+def _worker(number: int, started_at: str, ended: str, warmed: Mapping[str, Any]) -> Worker:
+    ruler = warmed.get("ruler")
+    return Worker(
+        number,
+        started_at,
+        ended,
+        preheat=warmed.get("preheat", {}),
+        idle=warmed.get("idle", {}),
+        ruler=None if ruler is None else from_plain(Ruler, ruler),
+    )
 
 
 def _not_run(story: _Story) -> list[Record]:

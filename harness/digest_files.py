@@ -183,10 +183,10 @@ def _lean_file(file: Path) -> _LeanFile | None:
 
 
 def _is_sound(lean: _LeanFile) -> bool:
-    """What types cannot say, as in `store`: this schema, one record a key, samples that add up to their window."""
+    """What types cannot say, as in `store`: a schema we read, one record a key, samples that add up to their window."""
     records = [b.extra_info for b in lean.benchmarks] + list(lean.not_measured)
     return (
-        lean.schema_version == store.SCHEMA_VERSION
+        1 <= lean.schema_version <= store.SCHEMA_VERSION  # the lean fields are the same since the first
         and lean.suite.name == store.SUITE_NAME
         and len({record.key for record in records}) == len(records)
         and all(record.outcome != "measured" for record in lean.not_measured)

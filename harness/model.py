@@ -138,11 +138,20 @@ class Telemetry:
 
     `busy_ratio` is the samples' device time over the window's time by the clock on the wall: what lies between groups
     (blocking kernels, restored buffers) is watched too, but it is not the launches'.
+
+    `power_w` is the power that counts, by `power_method`: the energy counter's slope where the other two sources, the
+    instant field and the 20 ms samples, do not contradict it. All that were read stand beside it.
+    `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
+
+    `timeline` holds columns at 10 Hz from the load's start to the window's end; its `time_s` is 0 where the window
+    begins, so what is below 0 is the settling. `burst` holds the first second from idle. In both `launch_s` is
+    seconds a launch.
     """
 
     settled: bool | None = None
     settle_s: float | None = None
     busy_ratio: float | None = None
+    window_began_at: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_slowest_mhz: float | None = None
     sm_clock_fastest_mhz: float | None = None
@@ -151,7 +160,12 @@ class Telemetry:
     memory_clock_mhz: float | None = None
     power_w: float | None = None
     power_method: str = ""
+    power_error_w: float | None = None
+    power_counter_w: float | None = None
     power_instant_w: float | None = None
+    power_samples_w: float | None = None
+    energy_check_ratio: float | None = None
+    idle_power_w: float | None = None
     power_limit_w: float | None = None
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -159,9 +173,13 @@ class Telemetry:
     throttle_ratio: Mapping[str, float] = field(default_factory=dict)
     event_ratio: Mapping[str, float] = field(default_factory=dict)
     limited_by: str = "unknown"
+    tensor_busy_ratio: float | None = None
+    dram_busy_ratio: float | None = None
+    longest_gap_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
     timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    burst: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -179,7 +197,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Metric:
-    """A derived figure in base units (a ratio is 0..1), with its 95 % interval where one is known."""
+    """A derived figure in base units (a ratio is 0..1), with its 95 % interval where one is known.
+
+    The interval is what chance does within the run. `systematic_ratio` is the instrument's own error on top, relative,
+    which no repetition shows: 0.05 for joules of a board's sensor.
+    """
 
     name: str
     value: float | None
@@ -189,6 +211,7 @@ class Metric:
     high: float | None = None
     label: str = ""
     reason: str = ""
+    systematic_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -253,13 +276,51 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class RulerPart:
+    """One part of the ruler's check: what was read, and between which bounds it is right.
+
+    `passed` is `None` where the part could not be judged; `detail` then says why.
+    """
+
+    name: str
+    passed: bool | None
+    value: float | None
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """What the check of clock and timer found before the first case.
+
+    `off`: a part read what cannot be, so no time of this run can be trusted. `information`: a CPU, which nothing is
+    judged on. `unknown`: too little could be judged.
+    """
+
+    status: Literal["ok", "off", "information", "unknown"]
+    parts: tuple[RulerPart, ...] = ()
+    reason: str = ""
+
+    def part(self, name: str) -> RulerPart | None:
+        """The part of that name, or `None` where it was not tried."""
+        return next((p for p in self.parts if p.name == name), None)
+
+
+@dataclass(frozen=True)
 class Worker:
-    """One process that measured cases of a run, and how it ended ("finished", "signal 9", "exit 3")."""
+    """One process that measured cases of a run, and how it ended ("finished", "signal 9", "exit 3").
+
+    `idle` is the card at rest with the context open, before the pre-heat: `power_w`, `seconds`, `temperature_c`.
+    """
 
     number: int
     started_at: str
     ended: str = ""
     preheat: Mapping[str, float | bool | str | None] = field(default_factory=dict)
+    idle: Mapping[str, float | bool | str | None] = field(default_factory=dict)
+    ruler: Ruler | None = None
 
 
 @dataclass(frozen=True)
@@ -293,6 +354,13 @@ class Run:
     partial: str = ""
     site_key: str = ""
     source_hash: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ruler(self) -> Ruler | None:
+        """The worst that any worker's check of clock and timer found; `None` where none was made."""
+        order = ("off", "unknown", "information", "ok")
+        found = [worker.ruler for worker in self.workers if worker.ruler is not None]
+        return min(found, key=lambda ruler: order.index(ruler.status), default=None)
 
     @property
     def measured(self) -> tuple[Record, ...]:
