@@ -1,7 +1,8 @@
 """From samples and telemetry to figures: rates, shares of the peak, energy, warnings, and what limits. Floor 2."""
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
 from harness.specs import pcie_peak
@@ -20,10 +21,17 @@ LEAST_SAMPLES_FOR_P99 = 100
 POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
 THERMAL_LEAST_RATIO = 0.01
+POWER_CAP_ACTS_RATIO = 0.01
 USER_CLOCK_LEAST_RATIO = 0.20
 # DECLARE=clocks=locked:1410 stands in the key as clocks=locked-1410.
 LOCKED_CLOCKS = "locked-"
 DECLARED_CLOCK_TOLERANCE_RATIO = 0.01
+# What a board's power sensor reads beside a meter: gains of -7 to +4 % between cards, repeating within 1 % on each
+# (Yang, Adamek, Armour: "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC24).
+SENSOR_ERROR_RATIO = 0.05
+ENERGY_CHECK_RATIO = 0.03
+# All SMs share one clock: those of an H200 agree within 0.5 % over a window.
+SM_SPREAD_RATIO = 0.01
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
@@ -79,11 +87,14 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     return max(bounds, key=_least_seconds)
 
 
-def limiting_factor(telemetry: Telemetry) -> str:
+def limiting_factor(telemetry: Telemetry, is_held_below_max: bool = False) -> str:
     """What held the clock down in the window, the most serious cause first, from NVML's throttle counters.
 
     A large GEMM at its power limit is normal, so the cap counts from a fifth of the window; "power model" is the
     cap acting while the card draws less than 95 % of its limit. "none" needs every counter to have answered.
+
+    A locked clock raises no counter and no event: `is_held_below_max` says that NVML's clock stood still below the
+    card's maximum, which is the user's doing where nothing else acts.
     """
     throttle, event = telemetry.throttle_ratio, telemetry.event_ratio
     if throttle.get("brake_hw", 0.0) > 0:
@@ -98,7 +109,9 @@ def limiting_factor(telemetry: Telemetry) -> str:
     users = (throttle.get("sync_boost"), event.get("sync_boost"), event.get("applications_clocks"))
     if max(share or 0.0 for share in users) >= USER_CLOCK_LEAST_RATIO:
         return "user's clock"
-    return "none" if throttle.keys() >= _DECISIVE_COUNTERS else "unknown"
+    if not throttle.keys() >= _DECISIVE_COUNTERS:
+        return "unknown"
+    return "user's clock" if is_held_below_max and throttle["power_cap"] < POWER_CAP_ACTS_RATIO else "none"
 
 
 def warnings_of(
@@ -116,6 +129,8 @@ def warnings_of(
         _starved(samples),
         _unverified(bound, sheet),
         _undeclared_clock(case, telemetry),
+        _energy_check(telemetry),
+        _clock_spread(telemetry),
     )
     return tuple(w for w in candidates if w)
 
@@ -252,25 +267,61 @@ def _cycles(samples: Samples, telemetry: Telemetry) -> Metric:
 
 
 def _energies(case: Case, samples: Samples, telemetry: Telemetry) -> tuple[Metric, ...]:
-    """Mean power, energy a launch, and energy a unit of the headline work: gross, with idle power in it.
+    """Mean power, energy a launch, and energy a unit of the headline work: gross, and net of the card at rest.
 
     Energy is given only where the launches fill the window: elsewhere the power is partly that of something else.
     """
-    reason = _missing(telemetry, "power_w", "power")
     power_w, method, busy_ratio = telemetry.power_w, telemetry.power_method, telemetry.busy_ratio
-    energy_j = None if power_w is None else power_w * samples.seconds_per_launch
-    if energy_j is not None and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
-        energy_j = None
-        reason = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
-    if case.work:
-        per_unit, unit = None if energy_j is None else energy_j / case.work[0].amount, f"J/{case.work[0].unit}"
-    else:
-        per_unit, unit, reason = None, "J", reason if energy_j is None else f"a {case.kind} case declares no work"
+    no_power = _missing(telemetry, "power_w", "power")
+    no_energy = no_power if power_w is None else ""
+    if not no_energy and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
+        no_energy = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
+    idle_w = telemetry.idle_power_w
+    no_net = no_energy or ("" if idle_w is not None else _missing(telemetry, "idle_power_w", "card's power at rest"))
+    net_w = None if power_w is None or idle_w is None else power_w - idle_w
+    power = _metric("power", power_w, "W", label=method, interval=_power_interval(telemetry), reason=no_power)
     return (
-        _metric("power", power_w, "W", label=method, reason=reason),
-        _metric("energy", energy_j, "J", "lower", label=method, reason=reason),
-        _metric("energy_per_work", per_unit, unit, "lower", label=method, reason=reason),
+        _with_sensor_error(power),
+        *_energy_of("energy", None if no_energy else power_w, case, samples, telemetry, no_energy),
+        *_energy_of("energy_net", None if no_net else net_w, case, samples, telemetry, no_net),
     )
+
+
+def _energy_of(
+    name: str, watts: float | None, case: Case, samples: Samples, telemetry: Telemetry, reason: str
+) -> tuple[Metric, Metric]:
+    """Joules a launch and joules a unit of work for so many watts, each with what chance does to it.
+
+    Watts and seconds are taken as independent: under a power limit they are not, and the interval is on the safe side.
+    """
+    label, seconds = telemetry.power_method, samples.seconds_per_launch
+    energy_j = None if watts is None else watts * seconds
+    half_j: float | None = None
+    time = mean_interval(samples.seconds)
+    if watts is not None and time is not None and telemetry.power_error_w is not None:
+        of_power = 1.96 * telemetry.power_error_w / abs(watts) if watts else 0.0
+        half_j = abs(watts * seconds) * math.hypot(of_power, (time.high - time.low) / 2 / seconds)
+    each = _metric(name, energy_j, "J", "lower", label=label, interval=_around(energy_j, half_j), reason=reason)
+    if not case.work:
+        no_work = reason or f"a {case.kind} case declares no work"
+        return _with_sensor_error(each), _metric(f"{name}_per_work", None, "J", "lower", label=label, reason=no_work)
+    amount, unit = case.work[0].amount, f"J/{case.work[0].unit}"
+    per_j = None if energy_j is None else energy_j / amount
+    interval = _around(per_j, None if half_j is None else half_j / amount)
+    per_work = _metric(f"{name}_per_work", per_j, unit, "lower", label=label, interval=interval, reason=reason)
+    return _with_sensor_error(each), _with_sensor_error(per_work)
+
+
+def _power_interval(telemetry: Telemetry) -> Interval | None:
+    return _around(telemetry.power_w, None if telemetry.power_error_w is None else 1.96 * telemetry.power_error_w)
+
+
+def _around(centre: float | None, half: float | None) -> Interval | None:
+    return None if centre is None or half is None else Interval(centre - half, centre + half)
+
+
+def _with_sensor_error(metric: Metric) -> Metric:
+    return metric if metric.value is None else replace(metric, systematic_ratio=SENSOR_ERROR_RATIO)
 
 
 def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:
@@ -395,6 +446,28 @@ def _undeclared_clock(case: Case, telemetry: Telemetry) -> str:
     return (
         f"declared clock: the SMs ran at {true_mhz:.0f} MHz, {declared_mhz:.0f} MHz were declared. "
         "Look at what limits it, or declare what is set."
+    )
+
+
+def _energy_check(telemetry: Telemetry) -> str:
+    """The counter against the other sources of power: apart by more than 3 %, or by so much that none is given."""
+    ratio, counter_w = telemetry.energy_check_ratio, telemetry.power_counter_w
+    if ratio is None or counter_w is None or (abs(ratio) <= ENERGY_CHECK_RATIO and telemetry.power_w is not None):
+        return ""
+    told = f"energy check: the counter says {counter_w:.1f} W, {format_percent(abs(ratio))}"
+    told += f" {'more' if ratio > 0 else 'less'} than another source"
+    if telemetry.power_w is None:
+        return f"{told}: no power and no energy are given. Look at power_instant_w and power_samples_w."
+    return f"{told}. Compare joules with care."
+
+
+def _clock_spread(telemetry: Telemetry) -> str:
+    slowest, fastest = telemetry.sm_clock_slowest_mhz, telemetry.sm_clock_fastest_mhz
+    if slowest is None or fastest is None or fastest <= slowest * (1 + SM_SPREAD_RATIO):
+        return ""
+    return (
+        f"true clock: the SMs ran at {slowest:.0f} to {fastest:.0f} MHz, {format_percent(fastest / slowest - 1)} apart. "
+        "Their mean is no clock of any of them."
     )
 
 

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 LEAST_SAMPLES = 4
 LEAST_TICKS = 10
 STALLED_POLLS = 10
+LEAST_GRID_TICKS = 5
 
 
 _Column = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -34,13 +35,17 @@ class Slope(NamedTuple):
 
 @dataclass(frozen=True)
 class PowerFit:
-    """Mean power between the first and the last tick of an energy counter; `None` with its reason."""
+    """Mean power between the first and the last tick of an energy counter; `None` with its reason.
+
+    `period_s` is the counter's own refresh where its ticks were regular enough to be dated by it.
+    """
 
     power_w: float | None
     standard_error_w: float | None = None
     ticks: int = 0
     first_s: float | None = None
     last_s: float | None = None
+    period_s: float | None = None
     reason: str = ""
 
 
@@ -115,13 +120,16 @@ def counter_power(
     end_s: float,
     least_ticks: int = LEAST_TICKS,
 ) -> PowerFit:
-    """Mean power from an energy counter that refreshes every 100 ms and is polled every few milliseconds.
+    """Mean power from an energy counter that refreshes every 100 ms and is polled every few tens of milliseconds.
 
     Readings between two refreshes repeat a value and carry no news: counted alike they would weight a refresh by
     how often it was polled, and a difference at the window's edges is wrong by up to a refresh (10 % of 1 s).
-    So only ticks count: each value at the poll that saw it first. Every tick is late by the same mean, half a poll,
-    which a slope does not see; what is left is poll jitter, 2 ms over the window. Ticks that polling missed cost
-    nothing, because the counter is cumulative.
+    So only ticks count: each value at the poll that saw it first. Ticks that polling missed cost nothing, because the
+    counter is cumulative.
+
+    A poll sees a tick up to a whole poll late, which is 1 % of the power over a second of ticks. The counter itself
+    refreshes regularly (every 99.99 ms, with a jitter below 1 ms, on an H200), so all ticks of the series, also those
+    before the window, date each other: see `_date_ticks`. What is late by the same mean, no slope sees.
 
     The standard error counts ticks as fewer by (1 - r) / (1 + r), r being the correlation of neighbouring
     residuals, since power under a limit swings over about a second (Santer et al., J. Geophys. Res. 105, 2000).
@@ -137,16 +145,59 @@ def counter_power(
         return PowerFit(None, reason=f"the energy counter went backwards, from {before:.1f} to {after:.1f} J")
     gaps = np.diff(times)
     # Where polling stalled, nobody saw when the counter changed: such a tick is left out, the next one counts.
-    seen = gaps[earlier] <= STALLED_POLLS * np.median(gaps[earlier]) if len(earlier) else np.empty(0, dtype=bool)
-    ticks = earlier[(steps[earlier] > 0) & seen] + 1
+    seen = (steps > 0) & (gaps <= STALLED_POLLS * np.median(gaps[earlier])) if len(earlier) else np.zeros(0, dtype=bool)
+    ticks = earlier[seen[earlier]] + 1
     if len(ticks) < least_ticks:
         reason = f"{len(ticks)} ticks of the energy counter in {end_s - start_s:.2f} s; {least_ticks} are needed"
         return PowerFit(None, ticks=len(ticks), reason=reason)
-    line = _fit_line(times[ticks], energies[ticks])
+    every_tick = np.flatnonzero(seen) + 1
+    dated, period_s = _date_ticks(times[every_tick], gaps[every_tick - 1])
+    dates = dated[np.isin(every_tick, ticks)]
+    line = _fit_line(dates, energies[ticks])
     if line is None:
         return PowerFit(None, ticks=len(ticks), reason="the energy counter's ticks share one time")
     error_w = line.standard_error * _correlation_factor(line.residuals)
-    return PowerFit(line.slope, error_w, len(ticks), float(times[ticks[0]]), float(times[ticks[-1]]))
+    return PowerFit(line.slope, error_w, len(ticks), float(dates[0]), float(dates[-1]), period_s)
+
+
+def _date_ticks(seen_s: _Column, poll_s: _Column) -> tuple[_Column, float | None]:
+    """When ticks were due, by a line through when they were seen against their number, and the period of that line.
+
+    Each was seen within one poll after it was due. Ticks that no regular grid explains so (each within a poll of the
+    line) keep the time at which they were seen, without a period.
+    """
+    if len(seen_s) < LEAST_GRID_TICKS:
+        return seen_s, None
+    apart_s = np.diff(seen_s)
+    # Polled every 43 ms, a tick of 100 ms is seen after 86 or 129: only their mean tells the period.
+    typical_s = float(apart_s[apart_s <= 1.8 * np.median(apart_s)].mean())
+    if typical_s <= 0:
+        return seen_s, None
+    numbers = np.concatenate(([0.0], np.cumsum(np.maximum(1.0, np.rint(apart_s / typical_s)))))
+    line = _fit_line(numbers, seen_s)
+    if line is None or bool((np.abs(line.residuals) > np.maximum(poll_s, np.median(poll_s))).any()):
+        return seen_s, None
+    return seen_s - line.residuals, line.slope
+
+
+def rise_time(times_s: Sequence[float], values: Sequence[float], settled_s: float = 0.5) -> float | None:
+    """Seconds that a step takes in a series, from a tenth to nine tenths of its height.
+
+    Tells what an instrument averages over: a mean over one second takes 0.8 s, an instant reading a sample or two. The
+    levels are the medians before the step's largest rise and over the last `settled_s`; `None` where the last is not
+    above the first by half of itself, so that there is no step to judge.
+    """
+    times, series = _columns(times_s, values)
+    if len(times) < 10:
+        return None
+    steepest = int(np.argmax(np.diff(series)))
+    low = float(np.median(series[: steepest + 1]))
+    high = float(np.median(series[times >= times[-1] - settled_s]))
+    if high < 1.5 * low:
+        return None
+    begun = np.flatnonzero(series > low + 0.1 * (high - low))
+    risen = np.flatnonzero(series >= low + 0.9 * (high - low))
+    return float(times[risen[0]] - times[max(0, begun[0] - 1)]) if len(begun) and len(risen) else None
 
 
 def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, end_s: float) -> float | None:
@@ -160,6 +211,14 @@ def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, 
         return None
     edges = np.append(np.clip(times, start_s, end_s), end_s)
     return float((power * np.diff(edges)).sum() / (end_s - start_s))
+
+
+def mean_error(values: Sequence[float]) -> float | None:
+    """Standard error of a mean of neighbours that may be alike; `None` below four values. See `counter_power`."""
+    if len(values) < LEAST_SAMPLES:
+        return None
+    series = np.asarray(values, dtype=np.float64)
+    return float(series.std(ddof=1)) / math.sqrt(len(series)) * _correlation_factor(series - series.mean())
 
 
 def pytest_benchmark_stats(seconds: Sequence[float]) -> dict[str, float | int | str]:

@@ -36,7 +36,12 @@ class ScriptedDevice:
         """Everything has run."""
 
     def start(
-        self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None
+        self,
+        launch: Launch,
+        group_s: float,
+        pace: Pace | None = None,
+        prologue: Prologue | None = None,
+        rest_s: float = 0.0,
     ) -> "ScriptedLoad":
         """A load that asks the launch how long it takes."""
         return ScriptedLoad(self, launch)

@@ -8,17 +8,23 @@ import gc
 import importlib.util
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harness.errors import ExitCode, HarnessError
-from harness.model import DeviceFacts, Fact, Telemetry
+from harness.model import DeviceFacts, Fact, Ruler, Telemetry
 from harness.probe import host
-from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue
+from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue, Watched
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
 from harness.probe.scripted import device_by_path
+
+if TYPE_CHECKING:
+    from harness.probe.rest import Rest
+    from harness.probe.ruler import RulerCheck
 
 _FABRIC_MISSING = "802"
 _CLOCK_READ_STEP_S = 0.1
@@ -104,13 +110,26 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Nothing to wait for: the CPU runs a launch before it returns."""
 
-    def start(self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None) -> Load:
-        """Launches one after another on the host's clock."""
+    def start(
+        self,
+        launch: Launch,
+        group_s: float,
+        pace: Pace | None = None,
+        prologue: Prologue | None = None,
+        rest_s: float = 0.0,
+    ) -> Load:
+        """Launches one after another on the host's clock; a CPU's burst is not asked for."""
         return CpuLoad(launch, group_s, pace, prologue)
 
     def release(self) -> None:
         """Free what no tensor uses any more."""
         gc.collect()
+
+    def host_ruler(self) -> Ruler:
+        """What the host's clock reads, as information."""
+        from harness.probe.host_ruler import host_ruler
+
+        return host_ruler()
 
     def is_usable(self) -> bool:
         """A CPU that got here still works."""
@@ -172,25 +191,67 @@ class CudaDevice:
         self.gpu: Gpu | None = self._find(nvml)
         self.numa = host.bind_to_gpu_node(self.gpu)
         self.facts = self._facts(index, properties)
-        self._stamper = Stamper(properties.multi_processor_count)
+        self.stamper = Stamper(properties.multi_processor_count)
+        self.idle_power_w: float | None = None
+        self.samples_rise_s: float | None = None
+        self._rest: Rest | None = None
 
     def synchronize(self) -> None:
         """Wait for everything enqueued; a sticky error of the device surfaces here."""
         torch.cuda.synchronize()
 
     def start(
-        self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None
+        self,
+        launch: Launch,
+        group_s: float,
+        pace: Pace | None = None,
+        prologue: Prologue | None = None,
+        rest_s: float = 0.0,
     ) -> "CudaLoad":
-        """Launches queued ahead of the device, watched by NVML and stamped on every SM."""
+        """Launches queued ahead of the device, watched by NVML and stamped on every SM.
+
+        With `rest_s` the device rests so long after its pace was found, and the load begins with a burst.
+        """
         from harness.probe.timing import choose_pace
 
-        return CudaLoad(launch, pace or choose_pace(launch, group_s), prologue, self._stamper, self.gpu)
+        pace = pace or choose_pace(launch, group_s)
+        if rest_s:
+            torch.cuda.synchronize()
+            time.sleep(rest_s)
+        return CudaLoad(self, launch, pace, prologue, self.stamper, has_burst=rest_s > 0)
+
+    def begin_rest(self) -> None:
+        """Watch the card at rest while the host plans; `end_rest` tells what it drew."""
+        from harness.probe.rest import Rest
+
+        self._rest = Rest(self.gpu)
+
+    def end_rest(self) -> dict[str, float | bool | str | None]:
+        """The card's power at rest with the context open, over at least two seconds without a launch."""
+        from harness.probe.rest import Rest
+
+        told = (self._rest or Rest(self.gpu)).end()
+        self._rest = None
+        self.idle_power_w = told["power_w"] if isinstance(told["power_w"], float) else None
+        return told
 
     def preheat(self, cap_s: float) -> dict[str, float | bool | str | None]:
-        """Load the tensor cores until the temperature moves less than 0.5 °C in 10 s, at most `cap_s` seconds."""
+        """Load the tensor cores until the temperature moves less than 0.5 °C in 10 s, at most `cap_s` seconds.
+
+        The step from rest to full load also shows what the driver's power samples average over.
+        """
         from harness.probe.preheat import preheat
 
-        return preheat(self, cap_s)
+        told = preheat(self, cap_s)
+        rise_s = told.get("samples_rise_s")
+        self.samples_rise_s = rise_s if isinstance(rise_s, float) else None
+        return told
+
+    def ruler(self, flop_per_clock_per_sm: Mapping[str, int]) -> "RulerCheck":
+        """The check of clock and timer; it reads the timer's rate from now until it is concluded."""
+        from harness.probe.ruler import RulerCheck
+
+        return RulerCheck(self, flop_per_clock_per_sm)
 
     def release(self) -> None:
         """Return cached blocks to the driver, so that the next case finds the memory free."""
@@ -237,54 +298,87 @@ class CudaDevice:
 class CudaLoad:
     """A load on a GPU: groups in flight, stamps between them, NVML beside them."""
 
-    def __init__(self, launch: Launch, pace: Pace, prologue: Prologue | None, stamper: Any, gpu: Gpu | None) -> None:
+    def __init__(
+        self, device: CudaDevice, launch: Launch, pace: Pace, prologue: Prologue | None, stamper: Any, has_burst: bool
+    ) -> None:
         from harness.probe.telemetry import Watch
         from harness.probe.timing import open_queue
 
         self.pace, self._queue = open_queue(launch, pace, stamper, prologue)
-        self._gpu = gpu
-        self._watch = Watch(gpu) if gpu else None
-        self._first_edge = self._watch.edge() if self._watch else None
+        self._device = device
+        self._has_burst = has_burst
+        self._watch = Watch(device.gpu) if device.gpu else None
+        self._began_s = self._read_at_s = self._marked_s = time.monotonic()
+        self._first_edge: Any = None
         self._first_group = 0
         self._read_group = 0
-        self._read_at_s = time.monotonic()
+        self._groups: list[Group] = []
+
+    @property
+    def watched(self) -> Watched:
+        """What was read so far."""
+        return self._watch.watched if self._watch else Watched()
 
     def run_group(self) -> Group:
         """The next finished group, with the true clock about every 0.1 s."""
         group = self._queue.run_group()
-        if group.ended_s - self._read_at_s < _CLOCK_READ_STEP_S:
-            return group
-        last = self._queue.finished - 1
-        clock = self._queue.mean_clock(self._read_group, last)
-        self._read_group, self._read_at_s = last, group.ended_s
-        if clock is None:
-            return group
-        return Group(group.seconds, group.launches, group.ended_s, clock.mean_mhz, group.starved)
+        if group.ended_s - self._read_at_s >= _CLOCK_READ_STEP_S:
+            last = self._queue.finished - 1
+            clock = self._queue.mean_clock(self._read_group, last)
+            self._read_group, self._read_at_s = last, group.ended_s
+            if clock is not None:
+                group = replace(group, clock_mhz=clock.mean_mhz)
+        self._groups.append(group)
+        return group
 
     def mark(self) -> None:
         """The window begins with the next group."""
         self._first_group = self._queue.finished
+        self._marked_s = time.monotonic()
         self._first_edge = self._watch.edge() if self._watch else None
 
     def finish(self) -> Telemetry:
         """Read the counters while the load still runs, then let the queue drain."""
+        from harness.probe.telemetry import Load as LoadFacts
         from harness.probe.telemetry import nothing_watched, summarise
+        from harness.probe.timeline import burst
 
-        last_edge = self._watch.edge() if self._watch else None
+        last_edge = self._watch.edge() if self._watch and self._first_edge else None
+        ended_s = time.monotonic()
         next_group = self._queue.finished
         try:
             self._queue.drain()
         finally:
             if self._watch is not None:
                 self._watch.stop()
-        clock = self._queue.mean_clock(self._first_group, next_group)
-        if self._watch is None or self._gpu is None or self._first_edge is None or last_edge is None:
-            return nothing_watched("NVML does not list this GPU", clock)
-        return summarise(self._watch.watched, self._first_edge, last_edge, self._gpu.power_limit_w(), clock)
+        device = self._device
+        facts = LoadFacts(
+            began_s=self._began_s,
+            groups=self._groups,
+            clock=self._queue.mean_clock(self._first_group, next_group),
+            sm_count=device.facts.sm_count,
+            max_sm_clock_mhz=device.facts.max_sm_clock_mhz,
+            samples_rise_s=device.samples_rise_s,
+            idle_power_w=device.idle_power_w,
+        )
+        if self._watch is None or device.gpu is None or self._first_edge is None or last_edge is None:
+            telemetry = nothing_watched("NVML does not list this GPU", facts, self._marked_s, ended_s)
+        else:
+            busy = device.gpu.busy_ratios(self._first_edge.busy, last_edge.busy)
+            limit = device.gpu.power_limit_w()
+            telemetry = summarise(self._watch.watched, self._first_edge, last_edge, limit, busy, facts)
+        return replace(telemetry, burst=burst(self._groups, self._burst_clock)) if self._has_burst else telemetry
 
     def recent_power(self) -> list[tuple[float, float]]:
         """The instant power read so far."""
         return list(self._watch.watched.power_w) if self._watch else []
+
+    def _burst_clock(self, first_group: int, next_group: int) -> float | None:
+        try:
+            clock = self._queue.mean_clock(first_group, next_group)
+        except IndexError:  # so many groups came since that the ring of stamps went round
+            return None
+        return clock.mean_mhz if clock else None
 
 
 def environment_of(device: Device) -> dict[str, Fact]:

@@ -72,10 +72,18 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until everything enqueued has run; raises what went wrong on the device."""
 
-    def start(self, launch: Launch, group_s: float, pace: Pace | None = None, prologue: Prologue | None = None) -> Load:
+    def start(
+        self,
+        launch: Launch,
+        group_s: float,
+        pace: Pace | None = None,
+        prologue: Prologue | None = None,
+        rest_s: float = 0.0,
+    ) -> Load:
         """Begin a load whose groups last about `group_s` seconds, or follow a given pace.
 
-        `prologue` runs before each group, outside its time.
+        `prologue` runs before each group, outside its time. With `rest_s` the device rests so long before, and the
+        load's first second is kept as a burst.
         """
 
     def release(self) -> None:
@@ -104,9 +112,13 @@ class Checker(Protocol):
 
 @dataclass
 class Watched:
-    """Raw readings of one load, by host time (monotonic seconds)."""
+    """Raw readings of one load, by host time (monotonic seconds).
+
+    `power_w` is the instant field as it was polled, `samples_w` the driver's own record of power.
+    """
 
     power_w: list[tuple[float, float]] = field(default_factory=list)
+    samples_w: list[tuple[float, float]] = field(default_factory=list)
     energy_j: list[tuple[float, float]] = field(default_factory=list)
     sm_clock_mhz: list[tuple[float, float]] = field(default_factory=list)
     memory_clock_mhz: list[tuple[float, float]] = field(default_factory=list)

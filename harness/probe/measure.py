@@ -31,19 +31,23 @@ class CheckFailedError(Exception):
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long a case is loaded, in seconds. Whoever changes it changes what every figure means."""
+    """How long a case is loaded, in seconds. Whoever changes it changes what every figure means.
+
+    With `rest_s` the device rests so long before, and the first second of the load is kept as a burst.
+    """
 
     window_s: float
     settle_s: float
     settle_cap_s: float
     preheat_cap_s: float
+    rest_s: float = 0.0
 
 
 SMOKE = Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0)
 # 1.2 s hold the ten ticks of the energy counter that a power reading needs.
 SUSTAINED = Protocol(window_s=1.2, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0)
 # A power-limited clock wanders by 2 % within tenths of a second: its mean takes longer to know.
-SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0)
+SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0, rest_s=0.5)
 
 
 def protocol_for(case: Case, profile: str, is_cpu: bool) -> Protocol:
@@ -133,7 +137,7 @@ def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
 
 def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Samples, Telemetry]:
     """Load the device until it has settled, then keep the groups of one window."""
-    load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25)
+    load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25, rest_s=protocol.rest_s)
     try:
         settled, settle_s = settle(load, protocol)
         began_s = load.run_group().ended_s

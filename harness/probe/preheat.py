@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from harness.statistics import rise_time
+
 if TYPE_CHECKING:
     from harness.probe.device import CudaDevice
 
@@ -18,12 +20,15 @@ _STEADY_S = 10.0
 _EDGE_S = 2.0
 # Without a temperature to look at: long enough for an air-cooled card's die, if not for its heat sink.
 _BLIND_S = 15.0
+# Before the step lies a rest, so that it is one step; around it, the part of the load in which it is judged.
+_REST_S = 0.3
+_STEP_BEFORE_S, _STEP_AFTER_S = 0.5, 3.0
 
 
 def preheat(device: "CudaDevice", cap_s: float) -> dict[str, float | bool | str | None]:
     """Multiply bfloat16 matrices until the temperature is steady; how long it took and what was reached."""
     a, b, out = (torch.randn(_SIZE, _SIZE, device=device.facts.torch_device).bfloat16() for _ in range(3))
-    load = device.start(lambda _: torch.mm(a, b, out=out), group_s=0.02)
+    load = device.start(lambda _: torch.mm(a, b, out=out), group_s=0.02, rest_s=_REST_S)
     temperatures: list[tuple[float, float]] = []
     began_s = time.monotonic()
     steady = False
@@ -41,7 +46,16 @@ def preheat(device: "CudaDevice", cap_s: float) -> dict[str, float | bool | str 
         "steady": steady if temperatures else None,
         "start_c": temperatures[0][1] if temperatures else None,
         "end_c": temperatures[-1][1] if temperatures else None,
+        "samples_rise_s": _rise(load.watched.samples_w, began_s),
+        "instant_rise_s": _rise(load.watched.power_w, began_s),
     }
+
+
+def _rise(readings: Sequence[tuple[float, float]], began_s: float) -> float | None:
+    """How long a source of power took to follow the step from rest to full load."""
+    step = [(at_s, watts) for at_s, watts in readings if began_s - _STEP_BEFORE_S <= at_s <= began_s + _STEP_AFTER_S]
+    rise_s = rise_time([at_s for at_s, _ in step], [watts for _, watts in step])
+    return None if rise_s is None else round(rise_s, 3)
 
 
 def is_steady(temperatures: Sequence[tuple[float, float]]) -> bool:

@@ -3,13 +3,15 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from harness.metrics import limiting_factor
 from harness.model import Telemetry
 from harness.probe.clocks import ClockReading
-from harness.probe.load import Watched
+from harness.probe.energy import find_power
+from harness.probe.load import Group, Watched
 from harness.probe.nvml import (
     CLOCK_MEMORY,
     CLOCK_SM,
@@ -19,13 +21,19 @@ from harness.probe.nvml import (
     Gpu,
     Reading,
 )
-from harness.statistics import counter_power, hold_mean
+from harness.probe.timeline import timeline
 
-# The cheap calls (power, clocks, reasons, temperature) cost 10 µs together on an H200; the energy counter costs
-# 2 to 20 ms and ticks every 100 ms, so three reads a tick are enough to date it.
-_INTERVAL_S = 0.02
-_ENERGY_INTERVAL_S = 0.03
-_TIMELINE_STEP_S = 0.1
+# The cheap calls (power, clocks, reasons, temperature) cost 10 µs together on an H200, the energy counter 2 to 20 ms.
+# All of them change every 100 ms, so two or three looks at each value are enough; more would only hold the driver's
+# lock and Python's.
+_INTERVAL_S = 0.04
+# The driver keeps 2.4 s of power samples; a call costs 0.3 to 0.7 ms.
+_SAMPLES_INTERVAL_S = 1.5
+# After three refreshes without a look nobody knows what was missed.
+STALL_S = 0.3
+# What NVML calls one clock moves by a step of 15 MHz at most.
+_FLAT_MHZ = 15
+_BELOW_MAX_RATIO = 0.98
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class Edge:
     memory_temperature_c: Reading
     pcie_generation: Reading
     pcie_lanes: Reading
+    busy: Reading = field(default_factory=lambda: Reading(None, "not sampled"))
+    unix_s: float | None = None
 
 
 class Watch:
@@ -53,6 +63,7 @@ class Watch:
         """End the thread; readings stay."""
         self._stop.set()
         self._thread.join()
+        self._read_samples()
 
     def edge(self) -> Edge:
         """The counters now."""
@@ -64,17 +75,30 @@ class Watch:
             answers[FIELD_MEMORY_TEMPERATURE],
             self._gpu.query("GetCurrPcieLinkGeneration"),
             self._gpu.query("GetCurrPcieLinkWidth"),
+            self._gpu.busy_sample(),
+            time.time(),
         )
 
     def _loop(self) -> None:
-        energy_due_s = 0.0
+        samples_due_s = 0.0
         while not self._stop.is_set():
             began_s = time.monotonic()
             self._read_cheap()
-            if began_s >= energy_due_s:
-                energy_due_s = began_s + _ENERGY_INTERVAL_S
-                self._keep("energy", self._gpu.energy_j(), self.watched.energy_j)
+            self._keep("energy", self._gpu.energy_j(), self.watched.energy_j)
+            if began_s >= samples_due_s:
+                samples_due_s = began_s + _SAMPLES_INTERVAL_S
+                self._read_samples()
             self._stop.wait(max(0.0, began_s + _INTERVAL_S - time.monotonic()))
+
+    def _read_samples(self) -> None:
+        """What the driver recorded since the last call; its dates are Unix time, ours the monotonic clock's."""
+        ahead_s = time.time() - time.monotonic()
+        newest_s = self.watched.samples_w[-1][0] + ahead_s if self.watched.samples_w else 0.0
+        reading = self._gpu.power_samples(round(newest_s * 1e6) + 1)
+        if reading.value is None:
+            self.watched.missing.setdefault("power_samples_w", reading.status)
+        else:
+            self.watched.samples_w += [(at_s - ahead_s, watts) for at_s, watts in reading.value]
 
     def _read_cheap(self) -> None:
         gpu, watched = self._gpu, self.watched
@@ -91,100 +115,149 @@ class Watch:
             into.append((time.monotonic(), reading.value))
 
 
+@dataclass(frozen=True)
+class Load:
+    """What the load itself tells of a window: its groups from the first on, its clock, and what it is judged by."""
+
+    began_s: float
+    groups: Sequence[Group] = ()
+    clock: ClockReading | None = None
+    sm_count: int | None = None
+    max_sm_clock_mhz: float | None = None
+    samples_rise_s: float | None = None
+    idle_power_w: float | None = None
+
+
 def summarise(
-    watched: Watched,
-    first: Edge,
-    last: Edge,
-    power_limit_w: Reading,
-    clock: ClockReading | None,
-    clock_reason: str = "",
+    watched: Watched, first: Edge, last: Edge, power_limit_w: Reading, busy: Mapping[str, Reading], load: Load
 ) -> Telemetry:
     """Telemetry of the window between two edges; every gap has its reason in `missing`."""
-    missing = dict(watched.missing)
+    missing = {name: status for name, status in watched.missing.items() if name != "energy"}
     start_s, end_s = first.time_s, last.time_s
+    longest_gap_s = _longest_gap([at_s for at_s, _ in watched.temperature_c or watched.power_w], start_s, end_s)
+    stalled = ""
+    if longest_gap_s is not None and longest_gap_s > STALL_S:
+        gone = next((status for name, status in watched.missing.items() if name != "energy"), "the watch was held up")
+        stalled = f"nothing was read for {longest_gap_s:.1f} s of the window's {end_s - start_s:.1f} s: {gone}"
 
     def mean(name: str, readings: Sequence[tuple[float, float]]) -> float | None:
         inside = [value for at_s, value in readings if start_s <= at_s <= end_s]
-        if not inside:
-            missing.setdefault(name, "no reading fell into the window")
+        if not inside or stalled:
+            missing[name] = missing.get(name) or stalled or "no reading fell into the window"
             return None
         missing.pop(name, None)  # a call that failed once and worked later
         return sum(inside) / len(inside)
 
-    times, energies = _columns(watched.energy_j)
-    fit = counter_power(times, energies, start_s, end_s)
-    instant_times, watts = _columns(watched.power_w)
-    instant_w = hold_mean(instant_times, watts, start_s, end_s)
-    if instant_w is None:
-        missing.setdefault("power_instant_w", "no reading precedes the window")
-    else:
-        missing.pop("power_instant_w", None)
-    no_energy = missing.pop("energy", "")
-    no_counter = fit.reason if watched.energy_j else no_energy or fit.reason
-    power_w, method = fit.power_w, f"energy counter, line through {fit.ticks} ticks"
-    if power_w is None and instant_w is not None:
-        power_w, method = instant_w, f"mean of the instant field ({no_counter})"
-    if power_w is None:
-        missing["power_w"] = no_counter or "not read"
-        method = ""
-
-    throttle = _throttle_ratios(first, last, missing)
+    power = find_power(watched, start_s, end_s, load.samples_rise_s, bool(stalled))
+    if power.power_w is None:
+        missing["power_w"] = power.reason
+    for name, value, why in (
+        ("power_instant_w", power.instant_w, stalled or "no reading precedes the window"),
+        ("power_samples_w", power.samples_w, _why_no_samples(watched, load.samples_rise_s)),
+    ):
+        if value is None:
+            missing[name] = missing.get(name) or why
+        else:
+            missing.pop(name, None)
     no_events = missing.pop("event_ratio", "no reading fell into the window")
     events = _event_ratios(watched.events, start_s, end_s)
-    if events is None:
-        missing["event_ratio"] = no_events
-    if clock is None:
-        missing["sm_clock_mhz"] = clock_reason or "no stamps around the window"
+    if events is None or stalled:
+        missing["event_ratio"] = stalled or no_events
     no_temperature = missing.pop("temperature_c", "no reading fell into the window")
     temperatures = [v for at_s, v in watched.temperature_c if start_s <= at_s <= end_s]
     if not temperatures:
         missing |= dict.fromkeys(("temperature_start_c", "temperature_end_c"), no_temperature)
+    if load.idle_power_w is None:
+        missing["idle_power_w"] = "the card's power at rest was not measured"
     telemetry = Telemetry(
-        sm_clock_mhz=clock.mean_mhz if clock else None,
-        sm_clock_slowest_mhz=clock.slowest_mhz if clock else None,
-        sm_clock_fastest_mhz=clock.fastest_mhz if clock else None,
-        sms_covered=clock.sms_covered if clock else None,
+        **_true_clock(load.clock, load.sm_count, "no stamps around the window", missing),
+        window_began_at=first.unix_s,
         nvml_sm_clock_mhz=mean("nvml_sm_clock_mhz", watched.sm_clock_mhz),
         memory_clock_mhz=mean("memory_clock_mhz", watched.memory_clock_mhz),
-        power_w=power_w,
-        power_method=method,
-        power_instant_w=instant_w,
+        power_w=power.power_w,
+        power_method=power.method,
+        power_error_w=power.error_w,
+        power_counter_w=power.counter_w,
+        power_instant_w=power.instant_w,
+        power_samples_w=power.samples_w,
+        energy_check_ratio=power.check_ratio,
+        idle_power_w=load.idle_power_w,
         power_limit_w=_value("power_limit_w", power_limit_w, missing),
         temperature_start_c=temperatures[0] if temperatures else None,
         temperature_end_c=temperatures[-1] if temperatures else None,
         memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
-        throttle_ratio=throttle,
+        throttle_ratio=_throttle_ratios(first, last, missing),
         event_ratio=events or {},
+        longest_gap_s=longest_gap_s,
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
-        timeline=_timeline(watched, start_s, end_s),
+        timeline=timeline(watched, load.groups, load.began_s, start_s, end_s),
         missing=missing,
     )
-    return replace(telemetry, limited_by=limiting_factor(telemetry))
+    telemetry = replace(telemetry, **{name: _value(name, reading, missing) for name, reading in busy.items()})
+    held_below = _is_held_below(watched.sm_clock_mhz, start_s, end_s, load.max_sm_clock_mhz)
+    return replace(telemetry, limited_by=limiting_factor(telemetry, held_below))
 
 
-def nothing_watched(reason: str, clock: ClockReading | None = None) -> Telemetry:
-    """Telemetry where NVML cannot be asked: the true clock may still be known."""
+def nothing_watched(reason: str, load: Load, start_s: float | None = None, end_s: float | None = None) -> Telemetry:
+    """Telemetry where NVML cannot be asked: the true clock may still be known, and how launches followed."""
     missing = dict.fromkeys(("power_w", "nvml_sm_clock_mhz", "temperature_start_c", "throttle_ratio"), reason)
+    columns = {}
+    if start_s is not None and end_s is not None:
+        columns = timeline(None, load.groups, load.began_s, start_s, end_s)
+    return Telemetry(**_true_clock(load.clock, load.sm_count, reason, missing), timeline=columns, missing=missing)
+
+
+def _true_clock(
+    clock: ClockReading | None, sm_count: int | None, no_clock: str, missing: dict[str, str]
+) -> dict[str, Any]:
+    """The true clock's fields. A mean over some of the SMs is none over all: it is `None`, with how many were seen."""
     if clock is None:
-        return Telemetry(missing={"sm_clock_mhz": reason, **missing})
-    return Telemetry(
-        sm_clock_mhz=clock.mean_mhz,
-        sm_clock_slowest_mhz=clock.slowest_mhz,
-        sm_clock_fastest_mhz=clock.fastest_mhz,
-        sms_covered=clock.sms_covered,
-        missing=missing,
-    )
+        missing["sm_clock_mhz"] = no_clock
+        return {}
+    if sm_count is not None and clock.sms_covered < sm_count:
+        missing["sm_clock_mhz"] = f"stamps came from {clock.sms_covered} of {sm_count} SMs"
+        return {"sms_covered": clock.sms_covered}
+    return {
+        "sm_clock_mhz": clock.mean_mhz,
+        "sm_clock_slowest_mhz": clock.slowest_mhz,
+        "sm_clock_fastest_mhz": clock.fastest_mhz,
+        "sms_covered": clock.sms_covered,
+    }
+
+
+def _longest_gap(times_s: Sequence[float], start_s: float, end_s: float) -> float | None:
+    """The longest time in a window without a reading; `None` where there is none at all."""
+    inside = [at_s for at_s in times_s if start_s < at_s < end_s]
+    before = [at_s for at_s in times_s if at_s <= start_s]
+    if not times_s:
+        return None
+    edges = [max(before[-1], start_s - STALL_S) if before else start_s, *inside, end_s]
+    return round(max(later - earlier for earlier, later in pairwise(edges)), 3)
+
+
+def _why_no_samples(watched: Watched, rise_s: float | None) -> str:
+    if not watched.samples_w:
+        return "the driver keeps no power samples"
+    if rise_s is None:
+        return "what the driver's samples average over was not established"
+    return f"the driver's samples take {rise_s:.2f} s to follow a step"
+
+
+def _is_held_below(
+    clocks_mhz: Sequence[tuple[float, float]], start_s: float, end_s: float, max_mhz: float | None
+) -> bool:
+    """Whether NVML's clock stood still below its maximum: what a locked or capped clock looks like."""
+    inside = [mhz for at_s, mhz in clocks_mhz if start_s <= at_s <= end_s]
+    if not inside or not max_mhz:
+        return False
+    return max(inside) - min(inside) <= _FLAT_MHZ and max(inside) < _BELOW_MAX_RATIO * max_mhz
 
 
 def _value(name: str, reading: Reading, missing: dict[str, str]) -> Any:
     if reading.value is None:
         missing.setdefault(name, reading.status)
     return reading.value
-
-
-def _columns(readings: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [at_s for at_s, _ in readings], [value for _, value in readings]
 
 
 def _throttle_ratios(first: Edge, last: Edge, missing: dict[str, str]) -> dict[str, float]:
@@ -211,22 +284,3 @@ def _event_ratios(events: Sequence[tuple[float, int]], start_s: float, end_s: fl
         return None
     ratios = {name: sum(1 for bits in inside if bits & bit) / len(inside) for name, bit in EVENT_BITS.items()}
     return {name: ratio for name, ratio in ratios.items() if ratio > 0}
-
-
-def _timeline(watched: Watched, start_s: float, end_s: float) -> dict[str, tuple[float | None, ...]]:
-    """Columns at 10 Hz over the window: the last reading of each step, `None` where none fell into it."""
-    steps = max(1, round((end_s - start_s) / _TIMELINE_STEP_S))
-    columns = {
-        "power_w": watched.power_w,
-        "nvml_sm_clock_mhz": watched.sm_clock_mhz,
-        "temperature_c": watched.temperature_c,
-    }
-    line: dict[str, tuple[float | None, ...]] = {"time_s": tuple(round(i * _TIMELINE_STEP_S, 1) for i in range(steps))}
-    for name, readings in columns.items():
-        values: list[float | None] = [None] * steps
-        for at_s, value in readings:
-            step = int((at_s - start_s) / _TIMELINE_STEP_S)
-            if at_s >= start_s and step < steps:
-                values[step] = round(value, 1)
-        line[name] = tuple(values)
-    return line

@@ -191,15 +191,24 @@ class WorkerSession:
         )
 
     def _warm_up(self, protocol: Protocol) -> None:
-        """Once a worker, before its first case: load the device until its temperature stands still."""
+        """Once a worker, before its first case: rest, ruler, and load until the temperature stands still."""
         if self._is_warm:
             return
         self._is_warm = True
+        if protocol.preheat_cap_s == 0:
+            ruler = getattr(self.device, "host_ruler", None)
+            if ruler is not None:
+                self._write("warmed", worker=self.task.worker, preheat={}, idle={}, ruler=to_plain(ruler()))
+            return
         preheat = getattr(self.device, "preheat", None)
-        if preheat is None or protocol.preheat_cap_s == 0:
+        if preheat is None:
             return
         self._write("warming", worker=self.task.worker, limit_s=protocol.preheat_cap_s + _ALLOWANCE_S)
-        self._write("warmed", worker=self.task.worker, preheat=preheat(protocol.preheat_cap_s))
+        idle = self.device.end_rest() if hasattr(self.device, "end_rest") else {}
+        check = self.device.ruler(self.sheet.flop_per_clock_per_sm) if hasattr(self.device, "ruler") else None
+        warmed = preheat(protocol.preheat_cap_s)
+        ruler = None if check is None else to_plain(check.conclude())
+        self._write("warmed", worker=self.task.worker, preheat=warmed, idle=idle, ruler=ruler)
 
     def _fits(self, case: Case) -> Case:
         facts = self.facts
@@ -263,7 +272,10 @@ def _open_device(order: Order) -> tuple[Device, Mapping[str, Any]]:
     from harness.probe.device import discover, environment_of
 
     device = own or discover(order.device, int(order.gpu))
-    return device, environment_of(device)
+    environment = environment_of(device)
+    if hasattr(device, "begin_rest"):
+        device.begin_rest()
+    return device, environment
 
 
 def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:
