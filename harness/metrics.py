@@ -466,8 +466,8 @@ def _clock_spread(telemetry: Telemetry) -> str:
     if slowest is None or fastest is None or fastest <= slowest * (1 + SM_SPREAD_RATIO):
         return ""
     return (
-        f"true clock: the SMs ran at {slowest:.0f} to {fastest:.0f} MHz, {format_percent(fastest / slowest - 1)} apart. "
-        "Their mean is no clock of any of them."
+        f"true clock: the SMs ran at {slowest:.0f} to {fastest:.0f} MHz, "
+        f"{format_percent(fastest / slowest - 1)} apart. Their mean is no clock of any of them."
     )
 
 

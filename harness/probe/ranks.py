@@ -6,6 +6,7 @@ run is agreed before, and what holds ranks together on the device is the collect
 
 import contextlib
 import importlib
+import math
 import multiprocessing
 import os
 import tempfile
@@ -150,25 +151,45 @@ def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) ->
     return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue)
 
 
+# Watts of several GPUs add up, whichever source they come from.
+_SUMMED = ("power_w", "power_counter_w", "power_instant_w", "power_samples_w")
+
+
 def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
-    """One telemetry for all ranks: rank 0's, with the power of all GPUs together and the lowest of their clocks."""
+    """One telemetry for all ranks: rank 0's, with the power of all GPUs together and the lowest of their clocks.
+
+    What one rank does not know is unknown for all; its reason is kept.
+    """
     first = ranks[0]
-    watts = [t.power_w for t in ranks]
-    clocks = [t.sm_clock_mhz for t in ranks]
-    busy = [t.busy_ratio for t in ranks]
+    watts = {name: _all_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
+    errors = _all_known([t.power_error_w for t in ranks])
+    clocks = _all_known([t.sm_clock_mhz for t in ranks])
+    busy = _all_known([t.busy_ratio for t in ranks])
+    checks = [t.energy_check_ratio for t in ranks if t.energy_check_ratio is not None]
+    reasons = {name: why for t in reversed(ranks) for name, why in t.missing.items()}
     return replace(
         first,
-        power_w=None if None in watts else sum(w for w in watts if w is not None),
+        **{name: sum(of_ranks) if of_ranks else None for name, of_ranks in watts.items()},
+        power_error_w=math.hypot(*errors) if errors else None,
         power_method=f"{first.power_method}; sum of {len(ranks)} GPUs" if first.power_method else "",
         power_limit_w=None,
-        busy_ratio=None if None in busy else min(ratio for ratio in busy if ratio is not None),
-        sm_clock_mhz=None if None in clocks else min(c for c in clocks if c is not None),
+        idle_power_w=None,
+        energy_check_ratio=max(checks, key=abs, default=None),
+        busy_ratio=min(busy) if busy else None,
+        sm_clock_mhz=min(clocks) if clocks else None,
         missing={
-            **first.missing,
+            **reasons,
             "power_limit_w": "the power is that of several GPUs together",
+            "idle_power_w": "the power of several GPUs at rest was not measured",
             "settled": "not judged between ranks: a fixed load precedes the window",
         },
     )
+
+
+def _all_known(values: Sequence[float | None]) -> list[float]:
+    """The values, or none of them if any is unknown."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
 
 
 def _judge(wrong_elements: Sequence[int], when: Any) -> Check:
