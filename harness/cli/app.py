@@ -16,6 +16,7 @@ from harness.cli.export import export
 from harness.cli.import_ import import_
 from harness.cli.report import report
 from harness.cli.run import run
+from harness.cli.selfcheck import selfcheck
 from harness.cli.show import show
 from harness.cli.specs import specs_app
 from harness.cli.whoami import whoami
@@ -35,6 +36,7 @@ app.command("run")(run)
 app.command("show")(show)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("selfcheck")(selfcheck)
 app.command("whoami")(whoami)
 app.add_typer(specs_app, name="specs")
 app.command("claims")(claims)

@@ -86,7 +86,23 @@ def told(gpu: Gpu) -> dict[str, object]:
     }
 
 
-VERBS = {"devices": devices, "facts": facts, "whoami": whoami}
+def selfcheck() -> dict[str, object]:
+    """What the instrument finds when it checks itself; OFPEAK_GPU chooses the card."""
+    from harness.model import to_plain
+    from harness.probe.selfcheck import selfcheck as check
+
+    plain: dict[str, object] = to_plain(check(int(os.environ.get("OFPEAK_GPU", "0"))))
+    return plain
+
+
+def witness() -> dict[str, object]:
+    """The resident loop by its own counters, to hold a profiler's against."""
+    from harness.probe.selfcheck import witness as run
+
+    return run()
+
+
+VERBS = {"devices": devices, "facts": facts, "whoami": whoami, "selfcheck": selfcheck, "witness": witness}
 
 
 def main(arguments: list[str]) -> int:

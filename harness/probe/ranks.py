@@ -27,6 +27,8 @@ ANSWER_LIMIT_S = 60.0
 CLOSE_LIMIT_S = 5.0
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
+# Of a collective of a few bytes; it only sets how far ahead its graphs are queued.
+LIKELY_LATENCY_S = 1e-5
 
 
 class RankError(Exception):
@@ -161,7 +163,7 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
     What one rank does not know is unknown for all; its reason is kept.
     """
     first = ranks[0]
-    watts = {name: _all_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
+    watts: dict[str, Any] = {name: _sum_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
     errors = _all_known([t.power_error_w for t in ranks])
     clocks = _all_known([t.sm_clock_mhz for t in ranks])
     busy = _all_known([t.busy_ratio for t in ranks])
@@ -169,7 +171,7 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
     reasons = {name: why for t in reversed(ranks) for name, why in t.missing.items()}
     return replace(
         first,
-        **{name: sum(of_ranks) if of_ranks else None for name, of_ranks in watts.items()},
+        **watts,
         power_error_w=math.hypot(*errors) if errors else None,
         power_method=f"{first.power_method}; sum of {len(ranks)} GPUs" if first.power_method else "",
         power_limit_w=None,
@@ -184,6 +186,11 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
             "settled": "not judged between ranks: a fixed load precedes the window",
         },
     )
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = _all_known(values)
+    return sum(known) if known else None
 
 
 def _all_known(values: Sequence[float | None]) -> list[float]:
@@ -319,6 +326,22 @@ class _Rank:
             "timer": self._device.timer,
             "telemetry": telemetry,
         }
+
+    def alternate(self, pairs: int, groups: int, launches: int) -> list[tuple[bool, float]]:
+        """Blocks of graph replays, every other one watched: whether it was, and seconds a launch."""
+        from harness.probe.device import CudaDevice
+        from harness.probe.selfcheck import alternate_blocks
+        from harness.probe.timing import graph_queue
+
+        assert isinstance(self._device, CudaDevice), "what watching costs is asked of GPUs"
+        self._body.fill(FIRST_SEED)
+        self._body.launch(0)
+        self._device.synchronize()
+        pace = Pace("graph", launches, LIKELY_LATENCY_S)
+        queue = graph_queue(self._body.launch, pace, self._device.stamper, self._body.restore)
+        blocks = alternate_blocks(queue, self._device.gpu, pairs, groups)
+        queue.drain()
+        return [(block.is_watched, block.launch_s) for block in blocks]
 
     def drop(self) -> None:
         """Give the case's buffers back."""

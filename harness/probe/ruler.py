@@ -16,6 +16,7 @@ import triton.language as tl
 
 from harness.model import Ruler, RulerPart
 from harness.probe.clocks import Stamp, Stamper, clock_between
+from harness.probe.load import Launch
 from harness.probe.pipe import LEAST_CAPABILITY, ResidentLoop
 from harness.probe.timing import choose_pace, open_queue, spin
 from harness.ruler import (
@@ -135,6 +136,12 @@ class PipeWitness:
     seconds: float
     own_cycles: float
     own_clock_mhz: float
+
+
+def empty_launch() -> Launch:
+    """Launches of a kernel that does next to nothing: what is left is the launch."""
+    told_ns = torch.zeros(_SPIN_SLOTS, dtype=torch.int64, device="cuda")
+    return lambda i: _told_spin_kernel[(1,)](told_ns[i % _SPIN_SLOTS :], 0, num_warps=1)
 
 
 def watch_pipe(loop: ResidentLoop, stamper: Stamper, flop_per_clock_per_sm: int, seconds: float) -> PipeWitness:
