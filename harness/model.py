@@ -143,6 +143,8 @@ class Telemetry:
     instant field and the 20 ms samples, do not contradict it. All that were read stand beside it.
     `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
 
+    `window_began_at` is UTC to the millisecond, so that another instrument's record can be laid beside.
+
     `timeline` holds columns at 10 Hz from the load's start to the window's end; its `time_s` is 0 where the window
     begins, so what is below 0 is the settling. `burst` holds the first second from idle. In both `launch_s` is
     seconds a launch.
@@ -151,7 +153,7 @@ class Telemetry:
     settled: bool | None = None
     settle_s: float | None = None
     busy_ratio: float | None = None
-    window_began_at: float | None = None
+    window_began_at: str = ""
     sm_clock_mhz: float | None = None
     sm_clock_slowest_mhz: float | None = None
     sm_clock_fastest_mhz: float | None = None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from scipy.special import stdtrit
@@ -62,6 +62,11 @@ def judge_watching(name: str, blocks: Sequence[Block], by_cycles: bool = False) 
     passed = True if mean + half < WATCHING_LIMIT_RATIO else False if mean - half > WATCHING_LIMIT_RATIO else None
     detail = told if passed is not None else f"{told}: the load's own noise hides it"
     return RulerPart(name, passed, mean, "ratio", None, WATCHING_LIMIT_RATIO, detail)
+
+
+def unbounded(part: RulerPart) -> RulerPart:
+    """The part as information: what was read, judged by nothing."""
+    return replace(part, passed=None, high=None)
 
 
 def _change(pair: tuple[Block, Block], by_cycles: bool) -> float | None:

@@ -195,9 +195,9 @@ def rise_time(times_s: Sequence[float], values: Sequence[float], settled_s: floa
     high = float(np.median(series[times >= times[-1] - settled_s]))
     if high < 1.5 * low:
         return None
-    begun = np.flatnonzero(series > low + 0.1 * (high - low))
-    risen = np.flatnonzero(series >= low + 0.9 * (high - low))
-    return float(times[risen[0]] - times[max(0, begun[0] - 1)]) if len(begun) and len(risen) else None
+    risen = int(np.argmax(series >= low + 0.9 * (high - low)))
+    below = np.flatnonzero(series[:risen] <= low + 0.1 * (high - low))
+    return float(times[risen] - times[below[-1]]) if len(below) else None
 
 
 def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, end_s: float) -> float | None:

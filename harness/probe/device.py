@@ -227,7 +227,7 @@ class CudaDevice:
         self._rest = Rest(self.gpu)
 
     def end_rest(self) -> dict[str, float | bool | str | None]:
-        """The card's power at rest with the context open, over at least two seconds without a launch."""
+        """The card's power at rest with the context open, over at least 1.5 s without a launch."""
         from harness.probe.rest import Rest
 
         told = (self._rest or Rest(self.gpu)).end()

@@ -47,7 +47,7 @@ SMOKE = Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0
 # 1.2 s hold the ten ticks of the energy counter that a power reading needs.
 SUSTAINED = Protocol(window_s=1.2, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0)
 # A power-limited clock wanders by 2 % within tenths of a second: its mean takes longer to know.
-SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0, rest_s=0.5)
+SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0, rest_s=0.4)
 
 
 def protocol_for(case: Case, profile: str, is_cpu: bool) -> Protocol:

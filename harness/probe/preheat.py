@@ -22,7 +22,7 @@ _EDGE_S = 2.0
 _BLIND_S = 15.0
 # Before the step lies a rest, so that it is one step; around it, the part of the load in which it is judged.
 _REST_S = 0.3
-_STEP_BEFORE_S, _STEP_AFTER_S = 0.5, 3.0
+_STEP_BEFORE_S, _STEP_AFTER_S = 0.2, 3.0
 
 
 def preheat(device: "CudaDevice", cap_s: float) -> dict[str, float | bool | str | None]:

@@ -10,7 +10,7 @@ from harness.statistics import counter_power
 
 # Opening the context wakes the card: what it draws meanwhile is not counted.
 _WAKING_S = 0.5
-_LEAST_S = 2.0
+_LEAST_S = 1.5
 
 
 class Rest:
@@ -24,7 +24,7 @@ class Rest:
         self._began_s = time.monotonic()
 
     def end(self) -> dict[str, float | bool | str | None]:
-        """Wait until two seconds were watched; mean power, how long, how warm, or why it is unknown."""
+        """Wait until a second and a half was watched; mean power, how long, how warm, or why it is unknown."""
         if self._gpu is None or self._watch is None:
             return {"power_w": None, "seconds": None, "temperature_c": None, "reason": "NVML does not list this GPU"}
         first_s = self._began_s + _WAKING_S

@@ -41,7 +41,7 @@ _PAIR_TRIES = 50
 _PIPE_S = 0.3
 # Under load a data-centre GPU's clock is about this; it only sets how long the loop runs.
 _LIKELY_HZ = 1.6e9
-_BLOCK_S = 0.005
+_BLOCK_S = 0.02
 _SPIN_SLOTS = 8192
 _GROUP_S = 0.0125
 

@@ -4,13 +4,13 @@ Minutes on a GPU, and none of it is a figure of the card: these are the conditio
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from harness.errors import ExitCode, HarnessError
-from harness.model import RulerPart
+from harness.model import Ruler, RulerPart
 from harness.probe.device import CudaDevice, discover, environment_of
 from harness.probe.load import Launch
 from harness.probe.measure import SUSTAINED, SUSTAINED_COMPUTE, time_window
@@ -19,18 +19,25 @@ from harness.probe.pipe import ResidentLoop
 from harness.probe.ranks import World
 from harness.probe.ruler import empty_launch, watch_pipe
 from harness.probe.timing import Queue, choose_pace, open_queue
-from harness.selfcheck import Block, SelfCheck, judge_clocks, judge_energy, judge_sm_spread, judge_watching
+from harness.selfcheck import (
+    Block,
+    SelfCheck,
+    judge_clocks,
+    judge_energy,
+    judge_sm_spread,
+    judge_watching,
+    unbounded,
+)
 from harness.specs import lookup
 
 _PREHEAT_CAP_S = 60.0
-_GEMM_SIZE = 8192
+_GEMM_SIZE, _FP32_SIZE = 8192, 4096
 _COPY_BYTES = 2 * 2**30
 _GROUP_S = 0.0125
-_SETTLE_S = 2.0
-# A power-limited clock wanders by 2 % within tenths of a second: only many pairs bound a change of its time.
-_BLOCK_S = 0.4
-_GEMM_PAIRS, _PAIRS = 100, 30
-_RANKS, _RANK_PAIRS, _RANK_GROUPS, _RANK_LAUNCHES = 2, 30, 500, 50
+_SETTLE_S = 1.0
+_BLOCK_S = 0.3
+_PAIRS, _NOISY_PAIRS = 16, 30
+_RANKS, _RANK_PAIRS, _RANK_GROUPS, _RANK_LAUNCHES = 2, 20, 500, 50
 _SHOWN = ("driver", "cuda_runtime", "torch", "triton", "nccl", "card", "power_limit_w", "virtualization")
 
 
@@ -40,39 +47,54 @@ def selfcheck(index: int = 0) -> SelfCheck:
     if not isinstance(device, CudaDevice):
         raise HarnessError("no NVIDIA GPU here: on a CPU there is no instrument to check.", ExitCode.INCONCLUSIVE)
     environment = environment_of(device)
+    ruler, energy = _check_ruler(device)
+    clocks: list[RulerPart] = []
+    for name, make, protocol in (("gemm", gemm, SUSTAINED_COMPUTE), ("copy", copy, SUSTAINED)):
+        say(f"energy and clocks under a {name}")
+        _, telemetry = time_window(device, make(), protocol)
+        energy.append(judge_energy(name, telemetry))
+        clocks.append(judge_clocks(f"{name}_nvml", telemetry, has_tensor_load=name == "gemm"))
+        clocks.append(judge_sm_spread(f"{name}_sms", telemetry))
+        device.release()
+    return SelfCheck(
+        gpu=device.facts.name,
+        conditions={name: str(environment[name].value) for name in _SHOWN if name in environment},
+        ruler=ruler,
+        parts={"watching": tuple(_check_watching(device)), "energy": tuple(energy), "clocks": tuple(clocks)},
+    )
+
+
+def _check_ruler(device: CudaDevice) -> tuple[Ruler, list[RulerPart]]:
+    """The ruler, and what comes to light around it: the card at rest, and how fast the sources of power follow."""
     say("at rest, pre-heating, ruler")
     device.begin_rest()
     idle = device.end_rest()
     check = device.ruler(lookup(device.facts).flop_per_clock_per_sm)
     warmed = device.preheat(_PREHEAT_CAP_S)
-    ruler = check.conclude()
-    energy, clocks, watching = [], [], []
-    energy.append(_step_part("samples_step", warmed.get("samples_rise_s")))
-    energy.append(_step_part("instant_step", warmed.get("instant_rise_s")))
     idle_w = idle["power_w"]
-    energy.append(RulerPart("at_rest", None, idle_w if isinstance(idle_w, float) else None, "W", detail=_told_of(idle)))
-    for name, launch, protocol in (("gemm", gemm(), SUSTAINED_COMPUTE), ("copy", copy(), SUSTAINED)):
-        say(f"energy and clocks under a {name}")
-        _, telemetry = time_window(device, launch, protocol)
-        energy.append(judge_energy(name, telemetry))
-        clocks.append(judge_clocks(f"{name}_nvml", telemetry, has_tensor_load=name == "gemm"))
-        clocks.append(judge_sm_spread(f"{name}_sms", telemetry))
-        say(f"what watching costs a {name}")
-        blocks = alternate(device, launch, _GEMM_PAIRS if name == "gemm" else _PAIRS)
-        watching.append(judge_watching(f"{name}_time", blocks))
-        watching.append(judge_watching(f"{name}_cycles", blocks, by_cycles=True))
-        device.release()
-    say("what watching costs launches of nothing")
-    watching.append(judge_watching("launch_time", alternate(device, empty_launch(), _PAIRS)))
+    at_rest = RulerPart("at_rest", None, idle_w if isinstance(idle_w, float) else None, "W", detail=_told_of(idle))
+    steps = [_step_part(name, warmed.get(f"{name}_rise_s")) for name in ("samples", "instant")]
+    return check.conclude(), [at_rest, *steps]
+
+
+def _check_watching(device: CudaDevice) -> Iterator[RulerPart]:
+    """A load a kind. At the power limit time swings by percents, so a GEMM there is bounded by its cycles, and one that
+    the limit leaves alone (float32 without tensor cores) by its time.
+    """
+    say("what watching costs a GEMM")
+    blocks = alternate(device, gemm(), _NOISY_PAIRS)
+    yield judge_watching("gemm_cycles", blocks, by_cycles=True)
+    yield unbounded(judge_watching("gemm_time", blocks))
+    device.release()
+    yield judge_watching("gemm_fp32_time", alternate(device, gemm_fp32(), _PAIRS))
+    device.release()
+    say("what watching costs a copy, and launches of nothing")
+    yield judge_watching("copy_time", alternate(device, copy(), _PAIRS))
+    device.release()
+    yield judge_watching("launch_time", alternate(device, empty_launch(), _PAIRS))
     if device.facts.gpu_count >= _RANKS:
         say("what watching costs an all-reduce of 8 B")
-        watching.append(judge_watching("all_reduce_time", _across_ranks()))
-    return SelfCheck(
-        gpu=device.facts.name,
-        conditions={name: str(environment[name].value) for name in _SHOWN if name in environment},
-        ruler=ruler,
-        parts={"watching": tuple(watching), "energy": tuple(energy), "clocks": tuple(clocks)},
-    )
+        yield judge_watching("all_reduce_time", _across_ranks())
 
 
 def witness() -> dict[str, object]:
@@ -106,6 +128,12 @@ def say(doing: str) -> None:
 def gemm() -> Launch:
     """A power-limited load: bfloat16 on random data."""
     a, b, out = (torch.randn(_GEMM_SIZE, _GEMM_SIZE, device="cuda").bfloat16() for _ in range(3))
+    return lambda _: torch.mm(a, b, out=out)
+
+
+def gemm_fp32() -> Launch:
+    """Multiplication without tensor cores: hot, but below the power limit."""
+    a, b, out = (torch.randn(_FP32_SIZE, _FP32_SIZE, device="cuda") for _ in range(3))
     return lambda _: torch.mm(a, b, out=out)
 
 
@@ -169,7 +197,9 @@ def _across_ranks() -> list[Block]:
 
 def _step_part(name: str, rise_s: Any) -> RulerPart:
     known = rise_s if isinstance(rise_s, float) else None
-    return RulerPart(name, None, known, "s", detail="to follow the step from rest to full load" if known else "no step")
+    return RulerPart(
+        f"{name}_step", None, known, "s", detail="to follow the step from rest to full load" if known else "no step"
+    )
 
 
 def _told_of(idle: dict[str, Any]) -> str:

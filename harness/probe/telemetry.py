@@ -1,5 +1,6 @@
 """Watching a GPU while it works: a thread that reads NVML, and the summary of what it read in a window."""
 
+import datetime
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ class Edge:
     pcie_generation: Reading
     pcie_lanes: Reading
     busy: Reading = field(default_factory=lambda: Reading(None, "not sampled"))
-    unix_s: float | None = None
+    utc: str = ""
 
 
 class Watch:
@@ -76,7 +77,7 @@ class Watch:
             self._gpu.query("GetCurrPcieLinkGeneration"),
             self._gpu.query("GetCurrPcieLinkWidth"),
             self._gpu.busy_sample(),
-            time.time(),
+            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )
 
     def _loop(self) -> None:
@@ -171,7 +172,7 @@ def summarise(
         missing["idle_power_w"] = "the card's power at rest was not measured"
     telemetry = Telemetry(
         **_true_clock(load.clock, load.sm_count, "no stamps around the window", missing),
-        window_began_at=first.unix_s,
+        window_began_at=first.utc,
         nvml_sm_clock_mhz=mean("nvml_sm_clock_mhz", watched.sm_clock_mhz),
         memory_clock_mhz=mean("memory_clock_mhz", watched.memory_clock_mhz),
         power_w=power.power_w,
