@@ -3,12 +3,12 @@
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import chdtri, nctdtrinc, stdtrit
 
 LEAST_SAMPLES = 4
 LEAST_TICKS = 10
@@ -30,6 +30,13 @@ class Slope(NamedTuple):
 
     per_s: float
     standard_error_per_s: float
+
+
+class PooledSd(NamedTuple):
+    """A standard deviation within groups, and the degrees of freedom that it stands on."""
+
+    sd: float
+    freedom: int
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,82 @@ def counter_power(
     return PowerFit(line.slope, error_w, len(ticks), float(times[ticks[0]]), float(times[ticks[-1]]))
 
 
+def pooled_sd(groups: Iterable[Sequence[float]]) -> PooledSd | None:
+    """Standard deviation within groups, each around its own mean; `None` where no group has two values."""
+    deviations = [_deviations(group) for group in groups]
+    freedom = sum(max(0, len(d) - 1) for d in deviations)
+    if freedom == 0:
+        return None
+    return PooledSd(math.sqrt(sum(float((d**2).sum()) for d in deviations) / freedom), freedom)
+
+
+def between_sd(groups: Iterable[Sequence[float]]) -> float | None:
+    """Standard deviation of the groups' true means: what is left when the noise within groups is taken out.
+
+    The analysis-of-variance estimate for groups of unequal size (Searle, Casella and McCulloch, "Variance Components",
+    1992, 3.6): (mean square between - mean square within) / n0. It is 0 where the means differ by no more than the
+    noise within groups explains, and `None` below two groups or without two values in any of them.
+    """
+    filled = [group for group in groups if len(group)]
+    within = pooled_sd(filled)
+    if within is None or len(filled) < 2:
+        return None
+    sizes = np.array([len(group) for group in filled], dtype=float)
+    means = np.array([np.mean(group) for group in filled])
+    centre = float((sizes * means).sum() / sizes.sum())
+    between_square = float((sizes * (means - centre) ** 2).sum()) / (len(filled) - 1)
+    typical_size = float(sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(filled) - 1)
+    return math.sqrt(max(0.0, between_square - within.sd**2) / typical_size)
+
+
+def sd_interval(sd: float, freedom: int, confidence: float = 0.95) -> Interval:
+    """Interval of a standard deviation of independent normal values: freedom · sd² / true² is chi-square distributed.
+
+    NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.8. Five values know their own sd from 0.6 to 2.9 of it.
+    """
+    tail = (1 - confidence) / 2
+    low, high = (sd * math.sqrt(freedom / float(chdtri(freedom, p))) for p in (tail, 1 - tail))
+    return Interval(low, high)
+
+
+def lag1_correlation(series: Iterable[Sequence[float]]) -> float | None:
+    """Correlation of neighbours, over all series together, each around its own mean; `None` if none varies.
+
+    Of n independent values it is about -1/n, not 0, with an error of 1/√n (Marriott and Pope, Biometrika 41, 1954;
+    Bartlett, J. R. Stat. Soc. Suppl. 8, 1946): of a few runs it says little, of a hundred samples much.
+    """
+    deviations = [_deviations(values) for values in series if len(values) >= 3]
+    total = sum(float((d**2).sum()) for d in deviations)
+    if total == 0:
+        return None
+    return sum(float((d[1:] * d[:-1]).sum()) for d in deviations) / total
+
+
+def log_drift(times_s: Sequence[float], logs: Sequence[float]) -> Slope | None:
+    """Relative slope of a quantity from its logarithms; `None` below three points or without a span.
+
+    The standard error grows where neighbouring residuals are alike, as in `counter_power`.
+    """
+    line = _fit_line(*_columns(times_s, logs))
+    if line is None:
+        return None
+    return Slope(line.slope, line.standard_error * _correlation_factor(line.residuals))
+
+
+def detectable_difference(sd: float, runs: int, alpha: float = 0.05, power: float = 0.8) -> float:
+    """The least true difference of two means that a one-sided Welch test of so many runs a side finds that often.
+
+    In the unit of `sd`, which is that of one run on either side. With t the test's critical value at 2(n - 1) degrees
+    of freedom, it is λ · sd · √(2/n), where λ solves P(T' > t) = power for T' noncentral t around λ (O'Brien and
+    Muller, "Unified power analysis for t-tests", 1993, 8.2.1; Welch's test, Biometrika 34, 1947, has these degrees of
+    freedom where both sides vary alike, and a few less as estimated).
+    """
+    freedom = 2 * (runs - 1)
+    critical = float(stdtrit(freedom, 1 - alpha))
+    noncentrality = float(nctdtrinc(freedom, 1 - power, critical))
+    return noncentrality * sd * math.sqrt(2 / runs)
+
+
 def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, end_s: float) -> float | None:
     """Mean watts over a window when each reading holds until the next; `None` where no reading precedes it.
 
@@ -211,6 +294,13 @@ def _tukey_quartiles(ordered: Sequence[float]) -> tuple[float, float]:
         0.75 * ordered[n] + 0.25 * ordered[n + 1],
         0.25 * ordered[3 * n + 1] + 0.75 * ordered[3 * n + 2],
     )
+
+
+def _deviations(values: Sequence[float]) -> _Column:
+    """Values around their mean; exactly zero where all are equal."""
+    column = np.asarray(values, dtype=np.float64)
+    shifted = column - column[:1]
+    return shifted - shifted.mean() if len(column) else column
 
 
 class _Line(NamedTuple):
