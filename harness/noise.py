@@ -278,7 +278,7 @@ def known_spread(
         return _known(case.time, len(case.cards), alone)
     ours = [c for c in case.cards if c.card == card]
     if not ours:
-        return _unknown(f"the noise of this case is known for {len(case.cards)} other cards, not for this one")
+        return _unknown(f"the noise of this case is known for other cards ({len(case.cards)}), not for this one")
     return _known(ours[0].time, 1, card)
 
 
@@ -509,9 +509,9 @@ def _metric_spread(readings: Sequence[_Reading], name: str) -> Spread:
     values = [m.value for m in metrics if m is not None and m.value is not None and _LEAST <= m.value <= _MOST]
     if len(values) >= LEAST_RUNS:
         return _spread([[math.log(value) for value in values]])
-    reasons = [m.reason for m in metrics if m is not None and m.reason]
-    said = f": {reasons[0]}" if reasons else ""
-    return Spread(None, len(values), reason=f"{len(values)} of {len(readings)} runs know it{said}")
+    reason = next((m.reason for m in metrics if m is not None and m.reason), "") or "not in the run files"
+    known = f"only {len(values)} of {len(readings)} runs know it: " if values else ""
+    return Spread(None, len(values), reason=known + reason)
 
 
 def _blocks(readings: Sequence[_Reading]) -> Blocks:

@@ -366,7 +366,7 @@ def test_drifts_error_grows_where_neighbours_are_alike():
     times = [60.0 * n for n in range(60)]
     drifts = [log_drift(times, [0.002 * v for v in autoregressive(rng, 0.6, 60)]) for _ in range(400)]
     covered = statistics.fmean(abs(d.per_s) <= 2.002 * d.standard_error_per_s for d in drifts)
-    # Independent residuals' error would cover 68 % of them.
+    # Independent residuals' error would cover 66 % of them.
     assert covered > 0.86
 
 

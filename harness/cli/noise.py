@@ -31,7 +31,7 @@ def noise(
     ] = None,
     format: Annotated[Format, typer.Option("--format", help="Tables, or what the files hold.")] = Format.TEXT,
 ) -> None:
-    """Measure noise: the spread of runs that nothing was changed between, and the least slowdown that they can show."""
+    """Keep how far runs differ when nothing was changed, and print it with the least slowdown that they can show."""
     from harness import noise_files, store
     from harness.cli.show import run_files
     from harness.noise import noise_of

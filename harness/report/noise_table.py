@@ -6,7 +6,7 @@ Everything in them went through `text.clean`.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness import units
-from harness.noise import SIDES, CardNoise, CaseNoise, Conditions, Counts, Group, NoiseFile, Spread
+from harness.noise import SIDES, CardNoise, CaseNoise, Conditions, Group, NoiseFile, Spread, TooFew
 from harness.report.sections import Block, Section
 from harness.report.text import clean, counted, fold_keys
 
@@ -63,10 +63,15 @@ def _head(noise: NoiseFile) -> Section:
         f"{noise.first_created_at} to {noise.last_created_at}"
     )
     without = f"{counted(noise.without_card, 'more run')} left out: no card is named" if noise.without_card else ""
-    figures = "sd, differences and drift are in % of the time a launch; the sd of energy and cycles in % of those"
-    return Section(
-        f"noise of {clean(noise.gpu)}", "", (), (), tuple(clean(line) for line in (said, without, figures) if line)
+    figures = (
+        "figures but p99 and lag 1 are in %: of the time a launch; for energy of its joules, for cycles of its cycles"
     )
+    power, alpha = units.format_percent(noise.power, 0), units.format_percent(noise.alpha, 0)
+    found = (
+        f"found by: the least slowdown that so many runs a side find in {power} of comparisons, {alpha} false alarms"
+    )
+    lines = tuple(clean(line) for line in (said, without, figures, found) if line)
+    return Section(f"noise of {clean(noise.gpu)}", "", (), (), lines)
 
 
 def _machine_lines(group: Group) -> Iterator[str]:
@@ -95,7 +100,9 @@ def _runs_section(family: str, cases: Sequence[CaseNoise]) -> Section:
         ),
     )
     remarks = (*_reasons("between blocks", cases, lambda card: card.blocks.reason), *_count_lines(cases))
-    return Section(family, "sd of runs, and the least slowdown that runs find", (*heads, *differences), blocks, remarks)
+    return Section(
+        family, "sd over runs, and the least slowdown that so many runs find", (*heads, *differences), blocks, remarks
+    )
 
 
 def _inside_section(family: str, cases: Sequence[CaseNoise]) -> Section:
@@ -167,10 +174,19 @@ def _cards_section(cases: Sequence[CaseNoise]) -> Section:
 
 
 def _too_few_lines(group: Group) -> Iterator[str]:
-    for case in group.too_few:
-        odd = [f"{n} {_COUNTED[name]}" for name, n in _odd(case.counts) if "left out" in _COUNTED[name]]
-        said = f", {', '.join(odd)}" if odd else ""
-        yield clean(f"{counted(case.runs, 'run')} of card {case.card}{said}: {case.key}")
+    """Cases that share their card and their numbers in one line, keys as patterns where there are many."""
+    found = _by_reason((_how_few(case), case.key) for case in group.too_few)
+    for said, keys in found.items():
+        yield clean(f"{said} ({counted(len(keys), 'case')}): {_listed(keys)}")
+
+
+def _how_few(case: TooFew) -> str:
+    left_out = [
+        f"{count} {_COUNTED[name]}"
+        for name, count in (("unsettled", case.counts.unsettled), ("ruler_off", case.counts.ruler_off))
+        if count
+    ]
+    return ", ".join((f"{counted(case.runs, 'run')} of card {case.card}", *left_out))
 
 
 # Parts of a table.
@@ -207,12 +223,11 @@ def _count_lines(cases: Sequence[CaseNoise]) -> Iterator[str]:
         odd = {case.key: sum(getattr(card.counts, name) for card in case.cards) for case in cases}
         found = {key: count for key, count in odd.items() if count}
         if found:
-            keys = list(found) if len(found) <= _LISTED_KEYS else fold_keys(found)
-            yield clean(f"{said}: {counted(sum(found.values()), 'run')} of {' '.join(keys)}")
+            yield clean(f"{said}: {counted(sum(found.values()), 'run')} of {_listed(list(found))}")
 
 
-def _odd(counts: Counts) -> list[tuple[str, int]]:
-    return [(name, getattr(counts, name)) for name in _COUNTED if getattr(counts, name)]
+def _listed(keys: Sequence[str]) -> str:
+    return " ".join(keys if len(keys) <= _LISTED_KEYS else fold_keys(keys))
 
 
 def _percent(ratio: float | None) -> str:
