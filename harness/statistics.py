@@ -1,19 +1,21 @@
 """Intervals, slopes and mean power from measured series. Pure functions; floor 2 of the suite."""
 
+import functools
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import chdtri, nctdtr, roots_jacobi, stdtrit
 
 LEAST_SAMPLES = 4
 LEAST_TICKS = 10
 STALLED_POLLS = 10
 LEAST_GRID_TICKS = 5
+_QUADRATURE_NODES = 24
 
 
 _Column = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -31,6 +33,13 @@ class Slope(NamedTuple):
 
     per_s: float
     standard_error_per_s: float
+
+
+class PooledSd(NamedTuple):
+    """A standard deviation within groups, and the degrees of freedom that it stands on."""
+
+    sd: float
+    freedom: int
 
 
 @dataclass(frozen=True)
@@ -200,6 +209,94 @@ def rise_time(times_s: Sequence[float], values: Sequence[float], settled_s: floa
     return float(times[risen] - times[below[-1]]) if len(below) else None
 
 
+def pooled_sd(groups: Iterable[Sequence[float]]) -> PooledSd | None:
+    """Standard deviation within groups, each around its own mean; `None` where no group has two values."""
+    deviations = [_deviations(group) for group in groups]
+    freedom = sum(max(0, len(d) - 1) for d in deviations)
+    if freedom == 0:
+        return None
+    return PooledSd(math.sqrt(sum(float((d**2).sum()) for d in deviations) / freedom), freedom)
+
+
+def between_sd(groups: Iterable[Sequence[float]]) -> float | None:
+    """Standard deviation of the groups' true means: what is left when the noise within groups is taken out.
+
+    The analysis-of-variance estimate for groups of unequal size (Searle, Casella and McCulloch, "Variance Components",
+    1992, 3.6): (mean square between - mean square within) / n0. It is 0 where the means differ by no more than the
+    noise within groups explains, and `None` below two groups or without two values in any of them.
+    """
+    filled = [group for group in groups if len(group)]
+    within = pooled_sd(filled)
+    if within is None or len(filled) < 2:
+        return None
+    sizes = np.array([len(group) for group in filled], dtype=float)
+    means = np.array([np.mean(group) for group in filled])
+    centre = float((sizes * means).sum() / sizes.sum())
+    between_square = float((sizes * (means - centre) ** 2).sum()) / (len(filled) - 1)
+    typical_size = float(sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(filled) - 1)
+    return math.sqrt(max(0.0, between_square - within.sd**2) / typical_size)
+
+
+def sd_interval(sd: float, freedom: int, confidence: float = 0.95) -> Interval:
+    """Interval of a standard deviation of independent normal values: freedom · sd² / true² is chi-square distributed.
+
+    NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.8. Five values know their own sd from 0.6 to 2.9 of it.
+    """
+    tail = (1 - confidence) / 2
+    low, high = (sd * math.sqrt(freedom / float(chdtri(freedom, p))) for p in (tail, 1 - tail))
+    return Interval(low, high)
+
+
+def lag1_correlation(series: Iterable[Sequence[float]]) -> float | None:
+    """Correlation of neighbours, over all series together, each around its own mean; `None` if none varies.
+
+    Of n independent values it is about -1/n, not 0, with an error of 1/√n (Marriott and Pope, Biometrika 41, 1954;
+    Bartlett, J. R. Stat. Soc. Suppl. 8, 1946): of a few runs it says little, of a hundred samples much.
+    """
+    deviations = [_deviations(values) for values in series if len(values) >= 3]
+    total = sum(float((d**2).sum()) for d in deviations)
+    if total == 0:
+        return None
+    return sum(float((d[1:] * d[:-1]).sum()) for d in deviations) / total
+
+
+def log_drift(times_s: Sequence[float], logs: Sequence[float]) -> Slope | None:
+    """Relative slope of a quantity from its logarithms; `None` below three points or without a span.
+
+    The standard error grows where neighbouring residuals are alike, as in `counter_power`.
+    """
+    line = _fit_line(*_columns(times_s, logs))
+    if line is None:
+        return None
+    return Slope(line.slope, line.standard_error * _correlation_factor(line.residuals))
+
+
+def detectable_difference(sd: float, runs: int, alpha: float = 0.05, power: float = 0.8) -> float:
+    """The least true difference of two means that a one-sided Welch test of so many runs a side finds that often.
+
+    In the unit of `sd`, which is that of one run on either side, and normal: λ · sd · √(2/n), where λ is the shift of
+    the noncentral t distribution at which the test finds it with that power. The test's own degrees of freedom follow
+    the two sample variances, which for three runs a side costs 6 % of power against the 2(n - 1) of a pooled test.
+    """
+    return _welch_noncentrality(runs, alpha, power) * sd * math.sqrt(2 / runs)
+
+
+def welch_power(noncentrality: float, runs: int, alpha: float = 0.05) -> float:
+    """The chance that a one-sided Welch test of so many runs a side, equally noisy, finds a shift of λ.
+
+    Exact (Moser, Stevens and Watts, Communications in Statistics 18, 1989). With u the first side's share in the sum
+    of both sample variances, Welch's degrees of freedom are (n - 1) / (u² + (1 - u)²) (Biometrika 34, 1947). u is Beta
+    distributed, both parameters (n - 1)/2, and independent of that sum; so t is noncentral t at 2(n - 1) degrees of
+    freedom whatever u is, and the power is the mean over u of P(t > critical value), by Gauss-Jacobi quadrature.
+    """
+    exponent = (runs - 3) / 2
+    nodes, weights = roots_jacobi(_QUADRATURE_NODES, exponent, exponent)
+    share = (1 + nodes) / 2
+    critical = stdtrit((runs - 1) / (share**2 + (1 - share) ** 2), 1 - alpha)
+    found = 1 - nctdtr(2 * (runs - 1), noncentrality, critical)
+    return float((weights * found).sum() / weights.sum())
+
+
 def hold_mean(times_s: Sequence[float], watts: Sequence[float], start_s: float, end_s: float) -> float | None:
     """Mean watts over a window when each reading holds until the next; `None` where no reading precedes it.
 
@@ -270,6 +367,25 @@ def _tukey_quartiles(ordered: Sequence[float]) -> tuple[float, float]:
         0.75 * ordered[n] + 0.25 * ordered[n + 1],
         0.25 * ordered[3 * n + 1] + 0.75 * ordered[3 * n + 2],
     )
+
+
+@functools.cache
+def _welch_noncentrality(runs: int, alpha: float, power: float) -> float:
+    """The shift that `welch_power` finds with that power, by bisection: it grows with the shift."""
+    low, high = 0.0, 1.0
+    while welch_power(high, runs, alpha) < power:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if welch_power(middle, runs, alpha) < power else (low, middle)
+    return high
+
+
+def _deviations(values: Sequence[float]) -> _Column:
+    """Values around their mean; exactly zero where all are equal."""
+    column = np.asarray(values, dtype=np.float64)
+    shifted = column - column[:1]
+    return shifted - shifted.mean() if len(column) else column
 
 
 class _Line(NamedTuple):

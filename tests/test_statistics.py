@@ -6,17 +6,26 @@ import random
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.special import stdtr
 
 from harness.statistics import (
+    between_sd,
     counter_power,
+    detectable_difference,
     hold_mean,
     is_settled,
+    lag1_correlation,
+    log_drift,
     mean_interval,
     percentile,
+    pooled_sd,
     pytest_benchmark_stats,
     rate_interval,
+    sd_interval,
     slope_per_s,
+    welch_power,
 )
 
 # Recorded on an NVIDIA H200, driver 580.159.04, while polling every few milliseconds: 1 s idle, 6 s of a bf16
@@ -260,3 +269,138 @@ def test_equal_rounds_have_no_outliers_and_do_not_crash():
     stats = pytest_benchmark_stats([0.1] * 7)
     assert stats["outliers"] == "0;0" or stats["iqr"] < 1e-15
     assert stats["hd15iqr"] == stats["ld15iqr"] == 0.1
+
+
+def test_spread_within_groups_knows_nothing_of_their_means():
+    # Deviations of 0.1 either side of 1.0, of 0.2 either side of 5.0: (0.02 + 0.08) over two degrees of freedom.
+    assert pooled_sd([[1.1, 0.9], [5.2, 4.8], [7.0]]) == pytest.approx((math.sqrt(0.05), 2))
+    assert pooled_sd([[1.0, 1.1, 0.9]]) == pytest.approx((0.1, 2))
+    assert pooled_sd([[0.1] * 7]) == (0.0, 6)
+
+
+def test_spread_within_groups_needs_two_values_in_one_of_them():
+    assert pooled_sd([[1.0], [2.0]]) is None
+    assert pooled_sd([]) is None
+
+
+def test_spread_between_groups_is_what_the_spread_within_does_not_explain():
+    # Means 1 and 2: mean square between is 2 · 0.25 · 2 = 1, within 0.02; (1 - 0.02) / 2 = 0.49.
+    assert between_sd([[0.9, 1.1], [1.9, 2.1]]) == pytest.approx(0.7)
+    assert between_sd([[0.9, 1.1], [0.95, 1.05]]) == 0.0
+
+
+def test_spread_between_groups_is_unknown_for_one_or_without_a_spread_within():
+    assert between_sd([[0.9, 1.1], []]) is None
+    assert between_sd([[1.0], [2.0]]) is None
+
+
+def test_spread_between_groups_of_unequal_size_is_found_again():
+    rng = np.random.default_rng(5)
+    groups = [rng.normal(rng.normal(0, 0.3), 0.1, size) for size in (2, 5, 9) * 200]
+    assert between_sd(groups) == pytest.approx(0.3, rel=0.05)
+    assert pooled_sd(groups).sd == pytest.approx(0.1, rel=0.05)
+
+
+def test_interval_of_a_spread_is_that_of_chi_square():
+    # Chi-square with 4 degrees of freedom: 0.484 and 11.143 at 2.5 and 97.5 %.
+    low, high = sd_interval(1.0, 4)
+    assert low == pytest.approx(math.sqrt(4 / 11.143), rel=1e-4)
+    assert high == pytest.approx(math.sqrt(4 / 0.48442), rel=1e-4)
+    assert sd_interval(0.0, 4) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 20])
+def test_interval_of_a_spread_covers_the_true_one_19_times_in_20(runs):
+    rng = np.random.default_rng(runs)
+    spreads = rng.normal(0, 0.003, (2000, runs)).std(axis=1, ddof=1)
+    covered = [low <= 0.003 <= high for low, high in (sd_interval(sd, runs - 1) for sd in spreads)]
+    assert statistics.fmean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_neighbours_that_alternate_are_correlated_negatively():
+    assert lag1_correlation([[1.0, -1.0, 1.0, -1.0]]) == pytest.approx(-0.75)
+    assert lag1_correlation([[1.0, 2.0, 3.0]]) == pytest.approx(0.0)
+
+
+def test_each_series_is_correlated_around_its_own_mean():
+    assert lag1_correlation([[1.0, -1.0, 1.0, -1.0], [101.0, 99.0, 101.0, 99.0]]) == pytest.approx(-0.75)
+
+
+def test_correlation_is_unknown_where_nothing_varies():
+    assert lag1_correlation([[0.1] * 10, [1.0, 2.0]]) is None
+
+
+def autoregressive(rng, correlation, count):
+    """A series whose neighbours correlate that much."""
+    values = [rng.gauss(0, 1)]
+    for _ in range(count - 1):
+        values.append(correlation * values[-1] + math.sqrt(1 - correlation**2) * rng.gauss(0, 1))
+    return values
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.9])
+def test_a_known_correlation_is_found_again(correlation):
+    rng = random.Random(7)
+    series = [autoregressive(rng, correlation, 200) for _ in range(20)]
+    assert lag1_correlation(series) == pytest.approx(correlation, abs=0.04)
+
+
+def test_drift_of_logarithms_is_relative():
+    drift = log_drift([0.0, 1.0, 2.0, 3.0], [math.log(5.0 * 1.01**hour) for hour in range(4)])
+    assert drift.per_s == pytest.approx(math.log(1.01))
+    assert drift.standard_error_per_s == pytest.approx(0.0, abs=1e-9)
+    assert log_drift([0.0, 0.0, 0.0], [1.0, 1.1, 0.9]) is None
+
+
+def test_drift_lies_within_two_errors_19_times_in_20():
+    rng = np.random.default_rng(11)
+    times = [60.0 * n for n in range(20)]
+    drifts = [log_drift(times, rng.normal(1e-6 * np.array(times), 0.002).tolist()) for _ in range(1000)]
+    # t(18) at 97.5 % is 2.101.
+    covered = [abs(d.per_s - 1e-6) <= 2.101 * d.standard_error_per_s for d in drifts]
+    assert 0.93 <= statistics.fmean(covered) <= 0.99
+
+
+def test_drifts_error_grows_where_neighbours_are_alike():
+    rng = random.Random(13)
+    times = [60.0 * n for n in range(60)]
+    drifts = [log_drift(times, [0.002 * v for v in autoregressive(rng, 0.6, 60)]) for _ in range(400)]
+    covered = statistics.fmean(abs(d.per_s) <= 2.002 * d.standard_error_per_s for d in drifts)
+    # Independent residuals' error would cover 66 % of them.
+    assert covered > 0.86
+
+
+@pytest.mark.parametrize(("runs", "noise"), [(3, 2), (5, 3), (10, 4), (20, 5)])
+def test_the_detectable_difference_is_found_four_times_in_five(runs, noise):
+    rng = np.random.default_rng(noise)
+    sd = 0.003
+    baseline = rng.normal(0.0, sd, (20_000, runs))
+    candidate = rng.normal(detectable_difference(sd, runs), sd, (20_000, runs))
+    assert share_found(baseline, candidate) == pytest.approx(0.8, abs=0.012)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_the_power_at_no_difference_is_the_false_alarms(runs):
+    rng = np.random.default_rng(runs)
+    baseline, candidate = rng.normal(0.0, 1.0, (2, 40_000, runs))
+    assert share_found(baseline, candidate) == pytest.approx(welch_power(0.0, runs), abs=0.004)
+
+
+def share_found(baseline, candidate, alpha=0.05):
+    """How often a one-sided Welch test finds the candidate slower."""
+    runs = baseline.shape[1]
+    squares = [side.var(axis=1, ddof=1) / runs for side in (baseline, candidate)]
+    t = (candidate.mean(axis=1) - baseline.mean(axis=1)) / np.sqrt(squares[0] + squares[1])
+    freedom = (runs - 1) * (squares[0] + squares[1]) ** 2 / (squares[0] ** 2 + squares[1] ** 2)
+    return float((stdtr(freedom, t) > 1 - alpha).mean())
+
+
+def test_many_runs_come_to_the_normal_distribution():
+    # Quantiles 1.645 and 0.842 of the normal distribution.
+    assert detectable_difference(1.0, 5000) / math.sqrt(2 / 5000) == pytest.approx(1.645 + 0.842, abs=0.001)
+
+
+def test_the_detectable_difference_grows_with_noise_and_with_stricter_tests():
+    assert detectable_difference(0.0, 5) == 0.0
+    assert detectable_difference(0.006, 5) == pytest.approx(2 * detectable_difference(0.003, 5))
+    assert detectable_difference(0.003, 5, alpha=0.05 / 40) > detectable_difference(0.003, 5)

@@ -14,6 +14,7 @@ from harness.cli.claims import claims
 from harness.cli.compare import compare
 from harness.cli.export import export
 from harness.cli.import_ import import_
+from harness.cli.noise import noise
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.selfcheck import selfcheck
@@ -37,6 +38,7 @@ app.command("show")(show)
 app.command("compare")(compare)
 app.command("report")(report)
 app.command("selfcheck")(selfcheck)
+app.command("noise")(noise)
 app.command("whoami")(whoami)
 app.add_typer(specs_app, name="specs")
 app.command("claims")(claims)
