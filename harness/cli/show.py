@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.meter import Beside
+    from harness.model import Run
     from harness.report.summary import Summary
 
 
@@ -23,13 +25,30 @@ class Format(StrEnum):
 def show(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run files, or folders of them (sets).")],
     format: Annotated[Format, typer.Option("--format", help="Text for a terminal, or Markdown.")] = Format.TEXT,
+    meter: Annotated[
+        Path | None, typer.Option("--meter", metavar="CSV", help="An external power meter's record: time, power_w.")
+    ] = None,
 ) -> None:
     """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them."""
     from harness import store
     from harness.report.summary import summarize
 
     files = run_files(paths)
-    write_summaries(summarize(store.load_set(files), [str(file) for file in files]), format)
+    runs = store.load_set(files)
+    found = [] if meter is None else _lay_beside(meter, runs)
+    write_summaries(summarize(runs, [str(file) for file in files]), format)
+    if found:
+        from harness.cli.output import write
+        from harness.report.meter_table import meter_lines
+
+        write("\n" + "\n".join(meter_lines(found)) + "\n")
+
+
+def _lay_beside(meter: Path, runs: Sequence["Run"]) -> list["Beside"]:
+    from harness.meter import lay_beside, read_meter
+
+    record = read_meter(meter)
+    return [row for run in runs for row in lay_beside(record, run)]
 
 
 def run_files(paths: Iterable[Path]) -> list[Path]:
