@@ -16,7 +16,7 @@ from harness.errors import ExitCode, HarnessError
 from harness.model import Telemetry
 from harness.report.page import render_page, sections_of
 from harness.report.panels import Plot
-from harness.report.shares import percent_range
+from harness.report.text import percent_range
 from harness.report.verdict import verdict_of
 from harness.report.views import Source, views_of
 from tests import hand_made, page_runs

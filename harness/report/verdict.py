@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from harness import units
 from harness.report.panels import shorten
-from harness.report.shares import percent_range
-from harness.report.text import counted
+from harness.report.text import counted, percent_range
 from harness.report.views import Point, View
 
 _MOST_NAMED = 3
