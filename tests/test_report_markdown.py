@@ -128,7 +128,7 @@ Counted: read + write
 | `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 0.10 % | 75.0 % | 2.000 ms | 91.0 % | 1979 / 1980 | 600 | 200.0 | 0.50 % | none |
 
 - share of the traffic that L2 could serve: at most 1.0 %
-- pJ: ± is chance within the run; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 15 to 20 % lower
+- pJ: ± is chance within the run; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 20 % lower here
 
 ### gemm
 

@@ -97,7 +97,7 @@ memory  counted: read + write
 case                                            rate  ± 95 %    spec    launch    busy       / NVML    W       B   of pJ  by
 copy/bytes=4294967296,impl=torch (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  91.0 %  1979 / 1980  600   200.0  0.50 %  none
   share of the traffic that L2 could serve: at most 1.0 %
-  pJ: ± is chance within the run; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 15 to 20 % lower
+  pJ: ± is chance within the run; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 20 % lower here
 
 gemm
                                                                             of      at      of              MHz true       pJ per  ± 95 %  limited
@@ -140,7 +140,7 @@ memory  counted: read + write
 case                                            rate     runs    spec    launch    busy       / NVML    W       B      pJ  by
 copy/bytes=4294967296,impl=torch (4 GiB)  3.050 TB/s   2.32 %  76.2 %  1.968 ms  91.0 %  1979 / 1980  600   201.0  0.70 %  none
   share of the traffic that L2 could serve: at most 1.0 %
-  pJ: sd is over the runs; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 15 to 20 % lower
+  pJ: sd is over the runs; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 20 % lower here
 
 gemm
                                                                 sd over      of      at      of              MHz true       pJ per  limited

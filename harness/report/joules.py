@@ -8,10 +8,14 @@ from harness.model import Metric, Record, Run
 from harness.report.text import percent_range
 
 
-def energy_remark(runs: Sequence[Run]) -> str:
-    """What stands beside pJ, the sensor's own error on top, and what the card draws at rest; "" if none is known."""
+def energy_remark(runs: Sequence[Run], family: str) -> str:
+    """What stands beside pJ, the sensor's own error on top, and what the card draws at rest; "" if none is known.
+
+    How much lower energy is without that is said of one family alone: elsewhere most of it may be the card at rest.
+    """
     records = [record for run in runs for record in run.measured]
-    said = [part for part in (_errors(records, len(runs)), _at_rest(records)) if part]
+    net = _net([record for record in records if record.family == family])
+    said = [part for part in (_errors(records, len(runs)), _at_rest(records, net)) if part]
     return f"pJ: {'; '.join(said)}" if said else ""
 
 
@@ -23,18 +27,18 @@ def _errors(records: Sequence[Record], run_count: int) -> str:
     return f"{chance}; the board's sensor adds {units.format_percent(max(systematics), 0)} (between cards)"
 
 
-def _at_rest(records: Sequence[Record]) -> str:
+def _at_rest(records: Sequence[Record], net: str) -> str:
     idle_w = [r.telemetry.idle_power_w for r in records if r.telemetry and r.telemetry.idle_power_w is not None]
     if not idle_w:
         return ""
-    return f"idle with the context open draws {statistics.median(idle_w):.0f} W{_net(records)}"
+    return f"idle with the context open draws {statistics.median(idle_w):.0f} W{net}"
 
 
 def _net(records: Sequence[Record]) -> str:
     """How much lower the energy of a unit is without what the card draws at rest."""
     pairs = [(r.metric("energy_net_per_work"), r.metric("energy_per_work")) for r in records]
     ratios = [net.value / gross.value for net, gross in pairs if net and gross and net.value and gross.value]
-    return f", net of it pJ is {percent_range(1 - max(ratios), 1 - min(ratios))} lower" if ratios else ""
+    return f", net of it pJ is {percent_range(1 - max(ratios), 1 - min(ratios))} lower here" if ratios else ""
 
 
 def _metrics(records: Sequence[Record], name: str) -> Iterator[Metric]:

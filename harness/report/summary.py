@@ -126,7 +126,12 @@ def summarize(runs: Sequence[Run], files: Sequence[str] = ()) -> tuple[Summary, 
 
 
 def _summary(machine: tuple[tuple[str, str], ...], runs: Sequence[Run], files: Sequence[str]) -> Summary:
-    tables = _with_energy_remark([_table(family, runs) for family in _families(runs)], runs)
+    families = _families(runs)
+    # What joules carry is said once, below the first table that has any.
+    first = next(
+        (f for f in families if any(_has_energy(r) for run in runs for r in run.measured if r.family == f)), ""
+    )
+    tables = tuple(_table(f, runs, energy_remark(runs, f) if f == first else "") for f in families)
     versions = ", ".join(dict.fromkeys(clean(run.suite_version) for run in runs))
     return Summary(
         title=f"ofpeak {versions}",
@@ -265,7 +270,7 @@ def _used_peaks(sheet: PeakSheet, runs: Sequence[Run]) -> dict[str, Peak]:
 # The rows.
 
 
-def _table(family: str, runs: Sequence[Run]) -> Table:
+def _table(family: str, runs: Sequence[Run], last_remark: str) -> Table:
     cases: dict[str, list[Record]] = {}
     for run in runs:
         for record in run.measured:
@@ -274,8 +279,12 @@ def _table(family: str, runs: Sequence[Run]) -> Table:
     notes = _Notes()
     rows = tuple(_row(key, measured, notes) for key, measured in cases.items())
     records = [record for measured in cases.values() for record in measured]
-    remarks = tuple(remark for remark in (*_gaps(records), _l2_remark(records), _power_remark(records)) if remark)
-    return Table(clean(family), rows, tuple(notes.explained()), remarks)
+    remarks = (*_gaps(records), _l2_remark(records), _power_remark(records), last_remark)
+    return Table(clean(family), rows, tuple(notes.explained()), tuple(remark for remark in remarks if remark))
+
+
+def _has_energy(record: Record) -> bool:
+    return _value(record, "energy_per_work") is not None
 
 
 def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
@@ -476,15 +485,6 @@ def _l2_remark(records: Sequence[Record]) -> str:
 def _power_remark(records: Sequence[Record]) -> str:
     gpus = {int(r.case.params["ranks"]) for r in records if "ranks" in r.case.params and _value(r, "power") is not None}
     return f"W is the power of all {max(gpus)} GPUs together" if gpus else ""
-
-
-def _with_energy_remark(tables: Sequence[Table], runs: Sequence[Run]) -> tuple[Table, ...]:
-    """The tables with what their joules carry said once, below the first that has any."""
-    remark = energy_remark(runs)
-    first = next((table for table in tables if any(row.energy_per_work_j is not None for row in table.rows)), None)
-    if first is None or not remark:
-        return tuple(tables)
-    return tuple(replace(t, remarks=(*t.remarks, remark)) if t is first else t for t in tables)
 
 
 # What has no figure.

@@ -60,8 +60,8 @@ READING = (
     ),
     (
         "burst",
-        "rate and true clock over the first second from idle, before the power limit acts. It shows what a short job "
-        "gets and varies by several percent from one start to the next, so nothing is ever gated on it.",
+        "rate and true clock over the first second from idle, while the power limit takes hold. It shows what a short "
+        "job gets and varies by several percent from one start to the next, so nothing is ever gated on it.",
     ),
     (
         "ruler",
