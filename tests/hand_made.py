@@ -12,6 +12,8 @@ from harness.model import (
     Peak,
     PeakSheet,
     Record,
+    Ruler,
+    RulerPart,
     Run,
     Samples,
     Telemetry,
@@ -63,6 +65,30 @@ ALL_REDUCE = Case(
     "all_reduce",
     {"bytes": 2**30, "dtype": "bf16"},
     (Work(3e9, "B", None, "bus", no_peak="algorithm unknown"), Work(1.5e9, "B", None, "algorithm")),
+)
+
+
+# A timer that ticks every 32 ns and runs 11.6 ppm fast; kernels that spin for a known time; a full tensor pipe.
+RULER = Ruler(
+    "ok",
+    (
+        RulerPart("tick", True, 32e-9, "s", high=1.1e-6),
+        RulerPart("rate", True, 11.6e-6, "ratio", -100e-6, 100e-6),
+        RulerPart("gap", True, 1.4e-6, "s", 0.0, 10e-6),
+        RulerPart("spin_20us", True, 1.6e-6, "s", -0.2e-6, 3e-6),
+        RulerPart("spin_20ms", True, 1.8e-6, "s", -20e-6, 25e-6),
+        RulerPart("pipe_bf16", True, 1.0, "ratio", 0.995, 1.005),
+        RulerPart("pipe_fp8", True, 0.9996, "ratio", 0.995, 1.005),
+    ),
+)
+# The same read 5 µs late at 20 µs, and with an fp8 pipe that nobody could judge.
+RULER_OFF = Ruler(
+    "off",
+    (
+        *RULER.parts[:3],
+        RulerPart("spin_20us", False, 5e-6, "s", -0.2e-6, 3e-6, "the host may have been busy"),
+        RulerPart("pipe_fp8", None, None, "ratio", 0.995, 1.005, "fp8 needs compute capability 8.9"),
+    ),
 )
 
 
@@ -147,6 +173,53 @@ def all_reduce_record() -> Record:
     )
 
 
+def watched_copy_record(rate_bytes_per_s: float = 3e12, energy_j: float = 200e-12) -> Record:
+    """The copy with all that a run of schema 2 knows of it: energy to 0.5 %, 160 of 200 pJ/B net of 120 W idle."""
+    return _watched(
+        copy_record(rate_bytes_per_s),
+        Telemetry(tensor_busy_ratio=0.0, dram_busy_ratio=0.91, power_counter_w=600.0, power_instant_w=603.0),
+        joules("energy_per_work", energy_j, "J/B", 0.005),
+        joules("energy_net_per_work", 0.8 * energy_j, "J/B", 0.006),
+    )
+
+
+def watched_gemm_record() -> Record:
+    """The GEMM with all that a run of schema 2 knows of it: 73.2 % of the clock, its power's sources 4 % apart."""
+    return _watched(
+        gemm_record(),
+        Telemetry(tensor_busy_ratio=0.918, dram_busy_ratio=0.21, power_counter_w=695.0, power_instant_w=668.0),
+        ratio("clock_ratio", 0.732),
+        joules("energy_per_work", 1.037e-12, "J/FLOP", 0.002),
+        joules("energy_net_per_work", 0.85 * 1.037e-12, "J/FLOP", 0.003),
+        warnings=(
+            "energy check: the counter says 695 W, the instant field 668 W",
+            "true clock: 3 SMs ran 2 % slower than the others",
+        ),
+    )
+
+
+def joules(name: str, value: float, unit: str, margin: float) -> Metric:
+    """Energy a unit of work with an interval of that margin on either side; the sensor adds 5 %."""
+    return Metric(name, value, unit, "lower", value * (1 - margin), value * (1 + margin), systematic_ratio=0.05)
+
+
+def _watched(record: Record, more: Telemetry, *metrics: Metric, warnings: tuple[str, ...] = ()) -> Record:
+    """The record with that telemetry beside its own, and those metrics in place of its own of the same names."""
+    names = {metric.name for metric in metrics}
+    telemetry = replace(
+        record.telemetry or Telemetry(),
+        tensor_busy_ratio=more.tensor_busy_ratio,
+        dram_busy_ratio=more.dram_busy_ratio,
+        power_error_w=1.0,
+        power_counter_w=more.power_counter_w,
+        power_instant_w=more.power_instant_w,
+        energy_check_ratio=(more.power_counter_w or 0.0) / (more.power_instant_w or 1.0) - 1,
+        idle_power_w=120.0,
+    )
+    kept = tuple(metric for metric in record.metrics if metric.name not in names)
+    return replace(record, telemetry=telemetry, metrics=(*kept, *metrics), warnings=(*record.warnings, *warnings))
+
+
 def without_figure(case: Case, family: str, outcome: Outcome, reason: str) -> Record:
     """A case that came to nothing, and why."""
     return Record(case.key, family, case, outcome, reason)
@@ -163,8 +236,14 @@ def checked_record() -> Record:
     return without_figure(case, "memory", "checked", "Triton's interpreter on a CPU: correctness only")
 
 
+def ruled_run(*records: Record, ruler: Ruler | None = RULER, run_id: str = "r1") -> Run:
+    """A run of schema 2 on a GPU with these records, and what its check of clock and timer found."""
+    run = gpu_run(*records, run_id=run_id)
+    return replace(run, schema_version=2, workers=tuple(replace(worker, ruler=ruler) for worker in run.workers))
+
+
 def gpu_run(*records: Record, run_id: str = "r1", created_at: str = "2026-01-02T03:04:05Z") -> Run:
-    """A run on a GPU with these records."""
+    """A run of schema 1 on a GPU with these records."""
     return Run(
         run_id,
         created_at,

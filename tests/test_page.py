@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from harness.errors import ExitCode, HarnessError
 from harness.model import Telemetry
 from harness.report.page import render_page, sections_of
 from harness.report.panels import Plot
-from harness.report.shares import percent_range
+from harness.report.text import percent_range
 from harness.report.verdict import verdict_of
 from harness.report.views import Source, views_of
 from tests import hand_made, page_runs
@@ -62,8 +62,8 @@ def page() -> str:
 def test_a_full_run_has_every_section_of_one_set(page: str):
     sections = [a["id"] for a in Outline(page).of("section")]
     assert sections == [
-        "verdict", "shares", "memory", "gemm", "collectives", "roofline", "time", "energy",
-        "cases", "not-measured", "environment", "reading",
+        "verdict", "shares", "memory", "gemm", "collectives", "roofline", "clocks", "burst", "time", "energy",
+        "cases", "not-measured", "ruler", "environment", "reading",
     ]  # fmt: skip
 
 
@@ -144,6 +144,111 @@ def test_medians_never_span_two_environments(name):
     assert len({view.label for view in views}) == 2
 
 
+def test_the_title_of_the_two_clocks_tells_what_these_runs_measured():
+    plot = plots_of(page_runs.full_source())["clocks-1"]
+    assert plot.title == "NVML's clock reads 10.0 % above the true one in 6 of 6 cases"
+    assert plot.traces[-2]["text"] == ["   +10.0 %"] * 6
+    assert plot.traces[-1]["name"] == "the data sheet assumes 1830 MHz"
+    assert [head.name for head in plot.table.heads][1:7] == [
+        "true clock", "NVML clock", "gap", "of assumed clock", "tensor pipe busy", "DRAM busy",
+    ]  # fmt: skip
+    assert plot.table.rows[0][1:3] == (1336.0, 1470.0)
+    assert plot.table.rows[0][4:7] == (73.0, 93.0, 25.0)
+
+
+@pytest.mark.parametrize(
+    ("nvml_clocks_mhz", "title"),
+    [
+        ([1001, 1000, 999, 1000], "NVML's clock and the true one agree within 0.1 % in 4 cases"),
+        (
+            [1100, 1112, 1002, 1000],
+            "NVML's clock reads 10.0 to 11.2 % above the true one in 2 of 4 cases; the other 2 agree within 0.2 %",
+        ),
+        (
+            [1100, 950, 1000, 1200],
+            "NVML's clock reads 10.0 to 20.0 % above the true one in 2 of 4 cases, and reads 5.0 % below the true one "
+            "in 1; the other agrees within 0.1 %",
+        ),
+        ([None, 1100, None, None], "NVML's clock reads 10.0 % above the true one in 1 of 1 case"),
+    ],
+)
+def test_the_two_clocks_may_differ_either_way_or_agree(nvml_clocks_mhz: list[float | None], title: str):
+    records = [
+        replace(
+            page_runs.copy(2**n),
+            telemetry=Telemetry(sm_clock_mhz=1000.0, nvml_sm_clock_mhz=None if clock is None else float(clock)),
+        )
+        for n, clock in enumerate(nvml_clocks_mhz, 20)
+    ]
+    assert plots_of(Source((hand_made.ruled_run(*records),), ()))["clocks-1"].title == title
+
+
+def test_bursts_stand_beside_what_is_sustained():
+    plot = plots_of(Source((hand_made.ruled_run(page_runs.gemm("torch", rate_flop_per_s=6.6e14)),), ()))["burst-1"]
+    assert plot.title == (
+        "The first second from idle: bf16 8192³ torch reaches 825.0 TFLOP/s, "
+        "25 % above the 660.0 TFLOP/s that it sustains"
+    )
+    rate, clock, level = plot.traces[:3]
+    assert rate["y"] == pytest.approx([825, 726, None, 660, 660], nan_ok=True)
+    assert clock["y"] == [1935.0, 1500.0, 1400.0, 1340.0, 1336.0]
+    assert level["y"] == [660.0, 660.0]
+    assert "never gated" in plot.note
+    assert len(plot.table.rows) == 5
+
+
+def test_a_time_line_begins_with_the_settling():
+    plot = plots_of(page_runs.full_source())["timeline-1"]
+    names = [trace["name"] for trace in plot.traces]
+    assert names == ["power", "limit 700 W", "true clock", "clock by NVML", "temperature", "rate"]
+    assert plot.layout["shapes"][0]["x0"] == 0 and plot.layout["shapes"][0]["x1"] == 0.2
+    assert len(plot.layout["shapes"]) == 6
+    power, rate = plot.traces[0], plot.traces[-1]
+    assert power["x"][:6] == [0.0, 0.1, 0.2, 0.3, 0.4, None]
+    assert rate["y"][:6] == [200.0, 125.0, 100.0, None, 100.0, None]
+    assert plot.table.rows[0][1:3] == (0.0, -0.2)
+
+
+def test_an_old_file_is_drawn_as_far_as_it_goes():
+    plots = plots_of(page_runs.old_source())
+    assert "burst-1" not in plots
+    plot = plots["timeline-1"]
+    assert [trace["name"] for trace in plot.traces] == [
+        "power", "limit 700 W", "true clock", "clock by NVML", "temperature",
+    ]  # fmt: skip
+    assert plot.layout["shapes"] == []
+    assert "settling and pre-heating between the windows are left out" in plot.note
+    assert plot.traces[2]["y"][:3] == [1336.0, 1336.0, None]
+    assert plots["clocks-1"].table.rows[0][5:7] == (None, None)
+
+
+def test_what_no_file_knows_is_no_column():
+    def heads(source: Source) -> list[str]:
+        section = next(s for s in sections_of(views_of([source])) if s.id == "cases")
+        return [head.name for head in section.tables[0].heads]
+
+    old, new = heads(page_runs.old_source()), heads(page_runs.full_source())
+    assert new[: len(old)] == old
+    assert new[len(old) :] == [
+        "energy ± 95 %", "net energy", "power by counter", "instant", "20 ms samples", "energy cross-check", "idle",
+        "tensor pipe busy", "DRAM busy",
+    ]  # fmt: skip
+
+
+def test_a_ruler_that_is_off_stands_first_on_the_page():
+    (run,) = page_runs.full_source().runs
+    off = replace(run, workers=tuple(replace(worker, ruler=hand_made.RULER_OFF) for worker in run.workers))
+    source = Source((off,), ())
+    assert verdict_of(views_of([source])[0]).startswith(
+        "The ruler is OFF: spin of 20 µs +5 µs (right: -200 ns to +3 µs): the host may have been busy; "
+        "do not use these figures. On Test"
+    )
+    section = next(s for s in sections_of(views_of([source])) if s.id == "ruler")
+    assert section.tables[0].rows[3] == (
+        "Test", "spin of 20 µs", "+5 µs", "-200 ns to +3 µs", "OFF", "the host may have been busy",
+    )  # fmt: skip
+
+
 def test_facts_that_differ_stand_first_and_are_marked():
     run = page_runs.full_source().runs[0]
     other = replace(
@@ -222,13 +327,51 @@ def test_no_number_in_a_file_breaks_the_page(value: float):
             record,
             metrics=tuple(replace(m, value=value, low=value, high=value) for m in record.metrics),
             case=replace(record.case, work=tuple(replace(w, amount=value) for w in record.case.work)),
-            telemetry=replace(record.telemetry or Telemetry(), power_w=value, sm_clock_mhz=value),
+            telemetry=_filled(record.telemetry or Telemetry(), value),
         )
         for record in run.measured
     )
+    parts = tuple(replace(part, value=value, low=value, high=value) for part in hand_made.RULER.parts)
+    workers = (replace(run.workers[0], ruler=replace(hand_made.RULER, parts=parts)),)
     peaks = {name: replace(peak, value=value) for name, peak in run.sheet.peaks.items()}
-    odd = replace(run, records=records, sheet=replace(run.sheet, peaks=peaks), device=replace(run.device, l2_bytes=-1))
+    odd = replace(
+        run,
+        workers=workers,
+        records=records,
+        sheet=replace(run.sheet, peaks=peaks),
+        device=replace(run.device, l2_bytes=-1),
+    )
     assert "Every case" in Outline(render_page([Source((odd,), ())])).text
+
+
+def _filled(telemetry: Telemetry, value: float) -> Telemetry:
+    """Telemetry in which every number is that one."""
+    numbers = {f.name: value for f in fields(telemetry) if isinstance(getattr(telemetry, f.name), float)}
+    lines = {
+        name: {column: (value,) * len(values) for column, values in getattr(telemetry, name).items()}
+        for name in ("timeline", "burst")
+    }
+    return replace(telemetry, **numbers, **lines)
+
+
+def test_no_time_in_a_file_breaks_a_time_line():
+    (run,) = page_runs.full_source().runs
+    records = tuple(
+        replace(
+            record,
+            telemetry=replace(
+                record.telemetry or Telemetry(),
+                **{
+                    name: {**columns, "time_s": (-1e308, None, 1e308, 5e-324, 0.0)}
+                    for name in ("timeline", "burst")
+                    if (columns := getattr(record.telemetry, name))
+                },
+            ),
+        )
+        for record in run.measured
+    )
+    assert not {"timeline-1"} & plots_of(Source((replace(run, records=records),), ())).keys()
+    assert "Every case" in Outline(render_page([Source((replace(run, records=records),), ())])).text
 
 
 def test_five_sets_of_a_hundred_cases_stay_below_8_mb():

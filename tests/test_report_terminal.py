@@ -1,5 +1,7 @@
 """The summary on a terminal, compared whole. Widths are fixed, colour is off."""
 
+# ruff: noqa: E501 - a line of a wide terminal is one line
+
 import io
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ def test_a_run_on_a_gpu_is_printed_whole():
 │ power     limit 700 W (default 700 W), ECC on                                      │
 │ card      c0ffee                                                                   │
 │ run       profile quick, 2026-01-02T03:04:05Z                                      │
+│ ruler     not checked (schema 1)                                                   │
 │ peaks     data sheet row 'Test SXM'                                                │
 │           bf16 1000 TFLOP/s (unverified)                                           │
 │           memory 4.000 TB/s                                                        │
@@ -44,10 +47,10 @@ copy/bytes=4294967296,impl=torch (4 GiB)
   share of the traffic that L2 could serve: at most 1.0 %
 
 gemm
-                             of      at  cycles a     MHz true       pJ per  limited
-           rate  ± 95 %    spec   clock    launch       / NVML    W    FLOP  by
+                             of      at              MHz true       pJ per  limited
+           rate  ± 95 %    spec   clock   cycles       / NVML    W    FLOP  by
 gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192
-  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %   2.200 M  1343 / 1471  695   1.037  power    ~ ? ¹
+  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %  2.200 M  1343 / 1471  695   1.037  power    ~ ? ¹
   ~  unsettled: power still moved
   ?  unverified peak: 'bf16' was recalled
   ¹  3 of 50 samples throttled
@@ -71,6 +74,100 @@ run file: out/0001.json
     )
 
 
+def test_a_run_of_schema_2_tells_its_ruler_both_clocks_and_what_joules_carry():
+    run = hand_made.ruled_run(hand_made.watched_copy_record(), hand_made.watched_gemm_record())
+    assert (
+        printed([run], ["out/0001.json"], width=165)
+        == """\
+╭─ ofpeak 0.1.0 ──────────────────────────────────────────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                                                         │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9                                              │
+│ power     limit 700 W (default 700 W), ECC on                                                                           │
+│ card      c0ffee                                                                                                        │
+│ run       profile quick, 2026-01-02T03:04:05Z                                                                           │
+│ ruler     ok: tick 32 ns, timer +11.6 ppm, gap 1.4 µs, spins +1.6 to +1.8 µs, tensor pipe 100.0 % (bf16), 100.0 % (fp8) │
+│ peaks     data sheet row 'Test SXM'                                                                                     │
+│           bf16 1000 TFLOP/s (unverified)                                                                                │
+│           memory 4.000 TB/s                                                                                             │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)                                      │
+╰─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                                                                  of    time a    DRAM     MHz true       pJ per  ± 95 %  limited
+case                                            rate  ± 95 %    spec    launch    busy       / NVML    W       B   of pJ  by
+copy/bytes=4294967296,impl=torch (4 GiB)  3.000 TB/s  0.10 %  75.0 %  2.000 ms  91.0 %  1979 / 1980  600   200.0  0.50 %  none
+  share of the traffic that L2 could serve: at most 1.0 %
+  pJ: ± is chance within the run; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 20 % lower here
+
+gemm
+                                                                            of      at      of              MHz true       pJ per  ± 95 %  limited
+case                                                      rate  ± 95 %    spec   clock   clock   cycles       / NVML    W    FLOP   of pJ  by
+gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %  73.2 %  2.200 M  1343 / 1471  695   1.037  0.20 %  power    ~ ? ≠ ≈ ¹
+  ~  unsettled: power still moved
+  ?  unverified peak: 'bf16' was recalled
+  ≠  energy check: the counter says 695 W, the instant field 668 W
+  ≈  true clock: 3 SMs ran 2 % slower than the others
+  ¹  3 of 50 samples throttled
+
+run file: out/0001.json
+"""
+    )
+
+
+def test_a_set_of_schema_2_tells_its_worst_ruler_and_the_spread_of_its_joules():
+    runs = [
+        hand_made.ruled_run(hand_made.watched_copy_record(), hand_made.watched_gemm_record()),
+        hand_made.ruled_run(hand_made.watched_copy_record(3.1e12, 202e-12), run_id="r2", ruler=hand_made.RULER_OFF),
+    ]
+    assert (
+        printed(runs, ["s/1.json", "s/2.json"], width=165)
+        == """\
+╭─ ofpeak 0.1.0 ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────╮
+│ GPU       NVIDIA Test, 100 SMs, compute capability 9.0, 100 GiB                                                                             │
+│ software  driver 580.1, CUDA 13.0, torch 2.13.0, triton 3.7.1, NCCL 2.28.9                                                                  │
+│ power     limit 700 W (default 700 W), ECC on                                                                                               │
+│ card      c0ffee                                                                                                                            │
+│ runs      profile quick × 2; 2026-01-02T03:04:05Z to 2026-01-02T03:04:05Z; medians over runs                                                │
+│ ruler     OFF in 1 of 2 runs, ok in 1: spin of 20 µs +5 µs (right: -200 ns to +3 µs): the host may have been busy; do not use these figures │
+│ peaks     data sheet row 'Test SXM'                                                                                                         │
+│           bf16 1000 TFLOP/s (unverified)                                                                                                    │
+│           memory 4.000 TB/s                                                                                                                 │
+│ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)                                                          │
+╰─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────╯
+
+memory  counted: read + write
+                                                      sd over      of    time a    DRAM     MHz true       pJ per   sd of  limited
+case                                            rate     runs    spec    launch    busy       / NVML    W       B      pJ  by
+copy/bytes=4294967296,impl=torch (4 GiB)  3.050 TB/s   2.32 %  76.2 %  1.968 ms  91.0 %  1979 / 1980  600   201.0  0.70 %  none
+  share of the traffic that L2 could serve: at most 1.0 %
+  pJ: sd is over the runs; the board's sensor adds 5 % (between cards); idle with the context open draws 120 W, net of it pJ is 20 % lower here
+
+gemm
+                                                                sd over      of      at      of              MHz true       pJ per  limited
+case                                                      rate     runs    spec   clock   clock   cycles       / NVML    W    FLOP  by
+gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192  670.0 TFLOP/s    – (1)  67.0 %  92.0 %  73.2 %  2.200 M  1343 / 1471  695   1.037  power    ~ ? ≠ ≈ ¹
+  ~  unsettled: power still moved
+  ?  unverified peak: 'bf16' was recalled
+  ≠  energy check: the counter says 695 W, the instant field 668 W
+  ≈  true clock: 3 SMs ran 2 % slower than the others
+  ¹  3 of 50 samples throttled
+
+2 run files in: s
+"""
+    )
+
+
+def test_what_gpm_says_is_shown_where_there_is_room():
+    run = hand_made.ruled_run(hand_made.watched_gemm_record())
+    narrow, wide = (lines_of("gemm", printed([run], width=width)) for width in (165, 175))
+    assert "busy" not in "".join(narrow)
+    assert wide[:3] == [
+        "                                                                            of      at      of           tensor    DRAM     MHz true       pJ per  ± 95 %  limited",
+        "case                                                      rate  ± 95 %    spec   clock   clock   cycles    busy    busy       / NVML    W    FLOP   of pJ  by",
+        "gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192  670.0 TFLOP/s  0.20 %  67.0 %  92.0 %  73.2 %  2.200 M  91.8 %  21.0 %  1343 / 1471  695   1.037  0.20 %  power    ~ ? ≠ ≈ ¹",
+    ]
+
+
 def test_a_run_without_peaks_telemetry_or_a_gpu_shows_dashes_and_why():
     run = hand_made.cpu_run(hand_made.cpu_copy_record(), hand_made.checked_record())
     assert (
@@ -80,6 +177,7 @@ def test_a_run_without_peaks_telemetry_or_a_gpu_shows_dashes_and_why():
 │ device    Test CPU                                                                 │
 │ software  torch 2.13.0, triton 3.7.1                                               │
 │ run       profile smoke, 2026-01-02T03:04:05Z                                      │
+│ ruler     not checked (schema 1)                                                   │
 │ peaks     none: no data sheet for 'Test CPU'; peak ratios are left empty           │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
 ╰────────────────────────────────────────────────────────────────────────────────────╯
@@ -110,16 +208,17 @@ def test_a_set_shows_medians_and_the_spread_between_runs():
 │ power     limit 700 W (default 700 W), ECC on                                                │
 │ card      c0ffee                                                                             │
 │ runs      profile quick × 3; 2026-01-02T01:00:00Z to 2026-01-02T03:00:00Z; medians over runs │
+│ ruler     checked in none of 3 runs (schema 1)                                               │
 │ peaks     data sheet row 'Test SXM'                                                          │
 │           memory 4.000 TB/s                                                                  │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)           │
 ╰──────────────────────────────────────────────────────────────────────────────────────────────╯
 
 memory  counted: read + write
-                 sd over      of    time a     MHz true       pJ per  limited
-        rate        runs    spec    launch       / NVML    W       B  by
+              sd over      of    time a     MHz true       pJ per   sd of  limited
+        rate     runs    spec    launch       / NVML    W       B      pJ  by
 copy/bytes=4294967296,impl=torch (4 GiB)
-  3.000 TB/s  3.33 % (3)  75.0 %  2.000 ms  1979 / 1980  600   200.0  none
+  3.000 TB/s   3.33 %  75.0 %  2.000 ms  1979 / 1980  600   200.0  0.00 %  none
   share of the traffic that L2 could serve: at most 1.0 %
 
 3 run files in: s
@@ -137,6 +236,7 @@ def test_an_empty_run_says_that_nothing_was_measured():
 │ power     limit 700 W (default 700 W), ECC on                                      │
 │ card      c0ffee                                                                   │
 │ run       profile quick, 2026-01-02T03:04:05Z                                      │
+│ ruler     not checked (schema 1)                                                   │
 │ peaks     data sheet row 'Test SXM' (unused here)                                  │
 │ units     dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B) │
 ╰────────────────────────────────────────────────────────────────────────────────────╯
@@ -161,6 +261,7 @@ def test_a_narrow_terminal_gets_sentences():
 │ power     limit 700 W (default 700 W), ECC on  │
 │ card      c0ffee                               │
 │ run       profile quick, 2026-01-02T03:04:05Z  │
+│ ruler     not checked (schema 1)               │
 │ peaks     data sheet row 'Test SXM'            │
 │           bf16 1000 TFLOP/s (unverified)       │
 │           memory 4.000 TB/s                    │

@@ -13,12 +13,16 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Column:
-    """A head of two lines and one cell a row; numbers stand to the right. `phrase` says a cell in a sentence."""
+    """A head of two lines and one cell a row; numbers stand to the right. `phrase` says a cell in a sentence.
+
+    What is `extra` is shown only where there is room for it.
+    """
 
     head: tuple[str, str]
     cells: tuple[str, ...]
     phrase: str
     right: bool = True
+    extra: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,33 +85,53 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
     def column(head: tuple[str, str], phrase: str, text: Callable[[Row], str], right: bool = True) -> Column:
         return Column(head, tuple(text(row) for row in rows), phrase, right)
 
-    spread = (
-        column(("", "± 95 %"), "± {}", lambda r: units.format_percent(r.interval_ratio, 2))
-        if run_count == 1
-        else column(
-            ("sd over", "runs"), "sd over runs {}", lambda r: f"{units.format_percent(r.spread_ratio, 2)} ({r.runs})"
-        )
-    )
+    def percents(
+        head: tuple[str, str], phrase: str, ratio: Callable[[Row], float | None], decimals: int = 1
+    ) -> list[Column]:
+        """A column of ratios; none where no row has one."""
+        is_known = any(ratio(row) is not None for row in rows)
+        return [column(head, phrase, lambda r: units.format_percent(ratio(r), decimals))] if is_known else []
+
     # What a table of FLOP tells by cycles, a table of bytes tells by time.
     is_compute = any(r.figures and r.figures[0].unit == "FLOP" for r in rows)
-    cycles = column(("cycles a", "launch"), "{} cycles a launch", lambda r: format_count(r.cycles))
     at_clock = column(("at", "clock"), "{} at clock", lambda r: units.format_percent(r.at_clock_ratio))
+    of_clock = percents(("of", "clock"), "{} of the clock that the peak assumes", lambda r: r.clock_ratio)
+    cycles = column(("", "cycles"), "{} cycles a launch", lambda r: format_count(r.cycles))
     has_cycles = is_compute and any(r.cycles is not None for r in rows)
     time = column(("time a", "launch"), "{} a launch", lambda r: units.format_time(r.time_s))
     has_time = not is_compute and any(r.time_s is not None for r in rows)
     energy_units = {row.figures[0].unit for row in rows if row.figures and row.figures[0].unit in ("B", "FLOP")}
     unit = next(iter(energy_units)) if len(energy_units) == 1 else ""
+    energy_spread = (
+        percents(("± 95 %", "of pJ"), "± {} of it", lambda r: r.energy_interval_ratio, 2)
+        if run_count == 1
+        else percents(("sd of", "pJ"), "its sd over runs {}", lambda r: r.energy_spread_ratio, 2)
+    )
+    busy = (
+        *(percents(("tensor", "busy"), "tensor pipe busy {}", lambda r: r.tensor_busy_ratio) if is_compute else ()),
+        *percents(("DRAM", "busy"), "DRAM busy {}", lambda r: r.dram_busy_ratio),
+    )
     return [
-        spread,
+        column(("", "± 95 %"), "± {}", lambda r: units.format_percent(r.interval_ratio, 2))
+        if run_count == 1
+        else column(("sd over", "runs"), "sd over runs {}", lambda r: _format_spread(r, run_count)),
         column(("of", "spec"), "{} of spec", _format_spec_ratio),
-        *([at_clock] if is_compute else []),
+        *([at_clock, *of_clock] if is_compute else []),
         *([cycles] if has_cycles else []),
         *([time] if has_time else []),
+        *(replace(c, extra=True) for c in busy),
         column(("MHz true", "/ NVML"), "{} MHz true / NVML", _format_clocks),
         column(("", "W"), "{} W", lambda r: units.format_number(r.power_w)),
         column(("pJ per", unit or "unit"), f"{{}} pJ per {unit or 'unit'}", lambda r: _format_energy(r, not unit)),
+        *energy_spread,
         column(("limited", "by"), "limited by {}", lambda r: r.limited_by, right=False),
     ]
+
+
+def _format_spread(row: Row, run_count: int) -> str:
+    """The spread over runs, and over how many where it is not all of them."""
+    said = units.format_percent(row.spread_ratio, 2)
+    return said if row.runs == run_count else f"{said} ({row.runs})"
 
 
 def _format_spec_ratio(row: Row) -> str:

@@ -9,6 +9,7 @@ from harness.report.panels import (
     COLOURS,
     MUTED,
     SET,
+    TEXT,
     DataTable,
     Head,
     Plot,
@@ -214,13 +215,17 @@ def _energy_plot(views: Sequence[View], id: str, unit: str, wanted: Callable[[Po
         SET,
         CASE,
         Head("energy", f"pJ/{unit}"),
+        Head("95 % low", f"pJ/{unit}"),
+        Head("95 % high", f"pJ/{unit}"),
+        Head("net of idle", f"pJ/{unit}"),
         Head("power", "W"),
     )
     return Plot(
         id,
         f"Energy of {what}: {said}",
         "Power of the whole card, idle power included, over the rate; given only where launches fill the window. "
-        "Board sensors differ by about 5 % between cards; within a card they repeat.",
+        "Whiskers are 95 % intervals by chance alone: board sensors differ by about 5 % between cards, and within a "
+        "card they repeat to about 1 %.",
         tuple(traces),
         base_layout(
             xaxis=axis(f"energy (pJ/{unit})", rangemode="tozero"), yaxis=rows.axis, annotations=rows.annotations
@@ -229,15 +234,21 @@ def _energy_plot(views: Sequence[View], id: str, unit: str, wanted: Callable[[Po
         DataTable(
             f"Energy of {what}",
             heads,
-            tuple(
-                (v.label, p.key, (p.energy_per_work_j or 0.0) * 1e12, p.power_w) for v, points in series for p in points
-            ),
+            tuple((v.label, p.key, *_picojoules(p), p.power_w) for v, points in series for p in points),
         ),
     )
 
 
+def _picojoules(point: Point) -> tuple[float | None, ...]:
+    """Energy a unit with its interval, and net of what the card draws at rest."""
+    energy = point.energy or Estimate(0.0)
+    joules = (energy.value, energy.low, energy.high, point.energy_net_per_work_j)
+    return tuple(None if value is None else value * 1e12 for value in joules)
+
+
 def _energy_bars(view: View, places: Sequence[tuple[float, Point]], number: int, unit: str) -> dict[str, Any]:
-    values = [(p.energy_per_work_j or 0.0) * 1e12 for _, p in places]
+    figures = [(p.energy or Estimate(0.0)).scaled(1e12) for _, p in places]
+    values = [figure.value for figure in figures]
     said = [f"{units.significant(value)} pJ/{unit}" for value in values]
     return {
         "type": "bar",
@@ -247,6 +258,15 @@ def _energy_bars(view: View, places: Sequence[tuple[float, Point]], number: int,
         "y": [place for place, _ in places],
         "width": 0.78,
         "marker": {"color": COLOURS[number % len(COLOURS)]},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [(f.high or f.value) - f.value for f in figures],
+            "arrayminus": [f.value - (f.low or f.value) for f in figures],
+            "thickness": 1.2,
+            "width": 3,
+            "color": TEXT,
+        },
         "text": [units.significant(value) for value in values],
         "textposition": "inside",
         "insidetextanchor": "start",

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 import harness
-from harness.report import figures, generations, roofline, shares, surroundings, timelines, verdict
+from harness.report import bursts, clocks, figures, generations, roofline, shares, surroundings, timelines, verdict
 from harness.report.panels import Plot, Section, shorten, show_cell
 from harness.report.text import clean
 from harness.report.views import Source, View, views_of
@@ -55,10 +55,13 @@ def sections_of(views: Sequence[View], reference: str = "") -> tuple[Section, ..
         _section("gemm", "GEMM by shape and type", _some(figures.gemm_plot(views))),
         _section("collectives", "Collectives", figures.collective_plots(views)),
         _section("roofline", "Roofline", roofline.roofline_plots(views)),
-        _section("time", "Power, clocks and temperature", timelines.timeline_plots(views)),
+        _section("clocks", "Two clocks", clocks.clock_plots(views)),
+        _section("burst", "Burst", bursts.burst_plots(views)),
+        _section("time", "Power, clocks, temperature and rate", timelines.timeline_plots(views)),
         _section("energy", "Energy", figures.energy_plots(views)),
         surroundings.cases_section(views),
         surroundings.missing_section(views),
+        surroundings.ruler_section(views),
         surroundings.environment_section(views),
     )
     return tuple(section for section in candidates if section is not None)

@@ -20,7 +20,7 @@ from harness.report.panels import (
     base_layout,
     hover,
 )
-from harness.report.text import counted
+from harness.report.text import counted, percent_range
 from harness.report.views import Point, View
 
 # More bars than this are no picture; the table has all.
@@ -246,9 +246,3 @@ def _bytes_title(views: Sequence[View], points: Sequence[Sequence[Point]]) -> st
             peak = units.format_rate(view.peak_per_s(point.bound), "B")
             said.append(f"{lead}: {point.case.op} reaches {units.format_percent(share)} of {peak}")
     return "; ".join(s if n == 0 else s[0].lower() + s[1:] for n, s in enumerate(said)) or "Shares of peak"
-
-
-def percent_range(low: float, high: float) -> str:
-    """Two ratios as a range: '64 to 70 %', or one where they round to the same."""
-    first, last = f"{100 * low:.0f}", f"{100 * high:.0f}"
-    return f"{last} %" if first == last else f"{first} to {last} %"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from harness import units
 from harness.metrics import find_bound
 from harness.model import Fact, Metric, Peak, PeakSheet, Record, Run
+from harness.report.joules import energy_remark
+from harness.report.ruler import ruler_line
 from harness.report.text import clean, counted, fold_keys
 
 UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)"
@@ -23,6 +25,8 @@ _SIGNS = {
     "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
     "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
+    "energy check": ("≠", "the energy counter and the board's other readings of power disagree: W and pJ may be off"),
+    "true clock": ("≈", "the SMs' cycle counters contradict something: clock, cycles and share at clock may be off"),
 }
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= %)")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -46,7 +50,8 @@ class Row:
     """One case: its figures (the headline first), in base units; the median over runs where there are several.
 
     `spec_peak` names the peak of `spec_ratio` where it is not the headline's: memory, for a skinny GEMM.
-    `interval_ratio` is half the width of the 95 % interval of one run's rate, `spread_ratio` the sd over runs.
+    `interval_ratio` is half the width of the 95 % interval of one run's rate, `spread_ratio` the sd over runs; the same
+    two are there for the energy.
     """
 
     key: str
@@ -58,12 +63,17 @@ class Row:
     spec_ratio: float | None
     spec_peak: str
     at_clock_ratio: float | None
+    clock_ratio: float | None
     cycles: float | None
     time_s: float | None
     sm_clock_mhz: float | None
     nvml_sm_clock_mhz: float | None
     power_w: float | None
     energy_per_work_j: float | None
+    energy_interval_ratio: float | None
+    energy_spread_ratio: float | None
+    tensor_busy_ratio: float | None
+    dram_busy_ratio: float | None
     limited_by: str
     marks: tuple[str, ...]
 
@@ -116,11 +126,22 @@ def summarize(runs: Sequence[Run], files: Sequence[str] = ()) -> tuple[Summary, 
 
 
 def _summary(machine: tuple[tuple[str, str], ...], runs: Sequence[Run], files: Sequence[str]) -> Summary:
-    tables = tuple(_table(family, runs) for family in _families(runs))
+    families = _families(runs)
+    # What joules carry is said once, below the first table that has any.
+    first = next(
+        (f for f in families if any(_has_energy(r) for run in runs for r in run.measured if r.family == f)), ""
+    )
+    tables = tuple(_table(f, runs, energy_remark(runs, f) if f == first else "") for f in families)
     versions = ", ".join(dict.fromkeys(clean(run.suite_version) for run in runs))
     return Summary(
         title=f"ofpeak {versions}",
-        header=(*machine, *_run_lines(runs), *_peak_lines(runs[0].sheet, runs), ("units", UNITS_NOTE)),
+        header=(
+            *machine,
+            *_run_lines(runs),
+            ("ruler", ruler_line(runs)),
+            *_peak_lines(runs[0].sheet, runs),
+            ("units", UNITS_NOTE),
+        ),
         tables=tables,
         checked=_groups(runs, ("checked",)),
         not_measured=_groups(runs, ("failed", "not_run", "not_applicable")),
@@ -249,7 +270,7 @@ def _used_peaks(sheet: PeakSheet, runs: Sequence[Run]) -> dict[str, Peak]:
 # The rows.
 
 
-def _table(family: str, runs: Sequence[Run]) -> Table:
+def _table(family: str, runs: Sequence[Run], last_remark: str) -> Table:
     cases: dict[str, list[Record]] = {}
     for run in runs:
         for record in run.measured:
@@ -258,8 +279,12 @@ def _table(family: str, runs: Sequence[Run]) -> Table:
     notes = _Notes()
     rows = tuple(_row(key, measured, notes) for key, measured in cases.items())
     records = [record for measured in cases.values() for record in measured]
-    remarks = tuple(remark for remark in (*_gaps(records), _l2_remark(records), _power_remark(records)) if remark)
-    return Table(clean(family), rows, tuple(notes.explained()), remarks)
+    remarks = (*_gaps(records), _l2_remark(records), _power_remark(records), last_remark)
+    return Table(clean(family), rows, tuple(notes.explained()), tuple(remark for remark in remarks if remark))
+
+
+def _has_energy(record: Record) -> bool:
+    return _value(record, "energy_per_work") is not None
 
 
 def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
@@ -270,6 +295,8 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
         for i, first in enumerate(headlines[0])
     )
     interval = _median(_half_width(h[0]) for h in headlines) if headlines[0] else None
+    energies = [metric for record in records if (metric := record.metric("energy_per_work"))]
+    telemetries = [record.telemetry for record in records if record.telemetry]
 
     def median(name: str) -> float | None:
         return _median(_value(record, name) for record in records)
@@ -284,12 +311,17 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
         spec_ratio=median("spec_ratio"),
         spec_peak=_other_peak(records[0]),
         at_clock_ratio=median("at_clock_ratio"),
+        clock_ratio=median("clock_ratio"),
         cycles=median("cycles"),
         time_s=median("time"),
-        sm_clock_mhz=_median(r.telemetry.sm_clock_mhz for r in records if r.telemetry),
-        nvml_sm_clock_mhz=_median(r.telemetry.nvml_sm_clock_mhz for r in records if r.telemetry),
+        sm_clock_mhz=_median(t.sm_clock_mhz for t in telemetries),
+        nvml_sm_clock_mhz=_median(t.nvml_sm_clock_mhz for t in telemetries),
         power_w=_median(_value(r, "power") or (r.telemetry.power_w if r.telemetry else None) for r in records),
         energy_per_work_j=median("energy_per_work"),
+        energy_interval_ratio=_median(_half_width(m) for m in energies),
+        energy_spread_ratio=_spread([m.value for m in energies]),
+        tensor_busy_ratio=_median(t.tensor_busy_ratio for t in telemetries),
+        dram_busy_ratio=_median(t.dram_busy_ratio for t in telemetries),
         limited_by=_limits(records),
         marks=notes.marks(key, records),
     )

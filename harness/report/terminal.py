@@ -75,18 +75,30 @@ def _table_parts(table: Table, run_count: int, width: int) -> Iterator[Renderabl
 def table_lines(sheet: Sheet, width: int) -> list[Text]:
     """A family's rows in the densest layout that fits: beside the key, below it, or as a sentence."""
     names = [f"{key} ({hint})" if hint else key for key, hint in zip(sheet.keys, sheet.hints, strict=True)]
-    beside = _Layout(sheet, names)
-    for gap in (2, 1):
+    short = _without_extras(sheet)
+    for chosen, gap in ((sheet, 2), (short, 2), (short, 1)):
+        beside = _Layout(chosen, names)
         if beside.width(gap) <= width:
             return [*beside.head(gap, 0), *(line for i in range(len(names)) for line in beside.row(i, gap, 0))]
-    tight = _tighten(sheet)
+    tight = _tighten(short)
     tight_names = [f"{key} {hint}".rstrip() for key, hint in zip(tight.keys, tight.hints, strict=True)]
-    for below, said in ((_Layout(sheet), names), (_Layout(tight), tight_names)):
-        for gap in (2, 1):
-            if below.width(gap) + _INDENT <= width:
-                rows = (line for i, n in enumerate(said) for line in (*_key(n, width, 0), *below.row(i, gap, _INDENT)))
-                return [*below.head(gap, _INDENT), *rows]
-    return [part for i, name in enumerate(names) for part in (*_key(name, width, 0), _sentence(sheet, i, width))]
+    for chosen, said, gap in (
+        (sheet, names, 2),
+        (short, names, 2),
+        (short, names, 1),
+        (tight, tight_names, 2),
+        (tight, tight_names, 1),
+    ):
+        below = _Layout(chosen)
+        if below.width(gap) + _INDENT <= width:
+            rows = (line for i, n in enumerate(said) for line in (*_key(n, width, 0), *below.row(i, gap, _INDENT)))
+            return [*below.head(gap, _INDENT), *rows]
+    return [part for i, name in enumerate(names) for part in (*_key(name, width, 0), _sentence(short, i, width))]
+
+
+def _without_extras(sheet: Sheet) -> Sheet:
+    """The same with only the columns that are shown whether or not there is room."""
+    return replace(sheet, columns=tuple(column for column in sheet.columns if not column.extra))
 
 
 def _tighten(sheet: Sheet) -> Sheet:

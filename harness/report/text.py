@@ -81,6 +81,12 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours} h {rest_min} min" if rest_min else f"{hours} h"
 
 
+def percent_range(low: float, high: float) -> str:
+    """Two ratios as a range: '64 to 70 %', or one where they round to the same."""
+    first, last = f"{100 * low:.0f}", f"{100 * high:.0f}"
+    return f"{last} %" if first == last else f"{first} to {last} %"
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: '1 case', '3 cases'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from harness import units
 from harness.report.panels import shorten
-from harness.report.shares import percent_range
-from harness.report.text import counted
+from harness.report.ruler import ruler_line, status_of
+from harness.report.text import counted, percent_range
 from harness.report.views import Point, View
 
 _MOST_NAMED = 3
@@ -32,6 +32,11 @@ class Tile:
 
 def verdict_of(view: View) -> str:
     """One paragraph: what share of each peak arrives, and what limits it."""
+    off = f"The ruler is {ruler_line(view.runs)}. " if any(status_of(run) == "off" for run in view.runs) else ""
+    return off + _verdict(view)
+
+
+def _verdict(view: View) -> str:
     sentences = [s for s in (_memory(view), *_compute(view), _host_link(view), _collectives(view), _limits(view)) if s]
     if not sentences:
         return f"On {view.gpu}, nothing was measured that could be held against a peak."

@@ -36,6 +36,18 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class PowerRead:
+    """The power that counts, the three sources beside it, how far they are apart, and the card at rest."""
+
+    power_w: float | None
+    counter_w: float | None
+    instant_w: float | None
+    samples_w: float | None
+    check_ratio: float | None
+    idle_w: float | None
+
+
+@dataclass(frozen=True)
 class Point:
     """One case of one set, in base units: the median over its runs; `None` is unknown."""
 
@@ -50,11 +62,31 @@ class Point:
     at_clock_ratio: float | None
     clock_ratio: float | None
     time_s: float | None
-    power_w: float | None
+    power: PowerRead
     sm_clock_mhz: float | None
     nvml_sm_clock_mhz: float | None
-    energy_per_work_j: float | None
+    energy: Estimate | None
+    energy_net_per_work_j: float | None
+    tensor_busy_ratio: float | None
+    dram_busy_ratio: float | None
     limited_by: str
+
+    @property
+    def power_w(self) -> float | None:
+        """The power that counts."""
+        return self.power.power_w
+
+    @property
+    def energy_per_work_j(self) -> float | None:
+        """Energy a unit of the headline work, gross."""
+        return self.energy.value if self.energy else None
+
+    @property
+    def nvml_gap_ratio(self) -> float | None:
+        """How far NVML's clock lies above the true one."""
+        if not self.sm_clock_mhz or self.nvml_sm_clock_mhz is None:
+            return None
+        return self.nvml_sm_clock_mhz / self.sm_clock_mhz - 1
 
     @property
     def unit(self) -> str:
@@ -253,10 +285,20 @@ def _point(key: str, records: Sequence[Record]) -> Point:
         at_clock_ratio=median("at_clock_ratio"),
         clock_ratio=median("clock_ratio"),
         time_s=median("time_p50") or median("time"),
-        power_w=median("power") or _median(t.power_w for t in telemetry),
+        power=PowerRead(
+            power_w=median("power") or _median(t.power_w for t in telemetry),
+            counter_w=_median(t.power_counter_w for t in telemetry),
+            instant_w=_median(t.power_instant_w for t in telemetry),
+            samples_w=_median(t.power_samples_w for t in telemetry),
+            check_ratio=_median_ratio(t.energy_check_ratio for t in telemetry),
+            idle_w=_median(t.idle_power_w for t in telemetry),
+        ),
         sm_clock_mhz=_median(t.sm_clock_mhz for t in telemetry),
         nvml_sm_clock_mhz=_median(t.nvml_sm_clock_mhz for t in telemetry),
-        energy_per_work_j=median("energy_per_work"),
+        energy=_estimate(records, "energy_per_work"),
+        energy_net_per_work_j=median("energy_net_per_work"),
+        tensor_busy_ratio=_median_ratio(t.tensor_busy_ratio for t in telemetry),
+        dram_busy_ratio=_median_ratio(t.dram_busy_ratio for t in telemetry),
         limited_by=statistics.mode(limits) if limits else units.UNKNOWN,
     )
 
@@ -277,4 +319,10 @@ def _estimate(records: Sequence[Record], name: str) -> Estimate | None:
 
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None and is_plausible(value)]
+    return statistics.median(known) if known else None
+
+
+def _median_ratio(values: Iterable[float | None]) -> float | None:
+    """The same of a ratio, which may be zero or below it."""
+    known = [value for value in values if value is not None and abs(value) < _MOST]
     return statistics.median(known) if known else None
