@@ -31,12 +31,13 @@ def show(
 ) -> None:
     """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them."""
     from harness import store
+    from harness.noise_files import find_noise
     from harness.report.summary import summarize
 
     files = run_files(paths)
     runs = store.load_set(files)
     found = [] if meter is None else _lay_beside(meter, runs)
-    write_summaries(summarize(runs, [str(file) for file in files]), format)
+    write_summaries(summarize(runs, [str(file) for file in files], find_noise), format)
     if found:
         from harness.cli.output import write
         from harness.report.meter_table import meter_lines

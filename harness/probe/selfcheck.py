@@ -36,7 +36,7 @@ _COPY_BYTES = 2 * 2**30
 _GROUP_S = 0.0125
 _SETTLE_S = 1.0
 _BLOCK_S = 0.3
-_PAIRS, _NOISY_PAIRS = 16, 30
+_PAIRS, _NOISY_PAIRS = 12, 24
 _RANKS, _RANK_PAIRS, _RANK_GROUPS, _RANK_LAUNCHES = 2, 20, 500, 50
 _SHOWN = ("driver", "cuda_runtime", "torch", "triton", "nccl", "card", "power_limit_w", "virtualization")
 

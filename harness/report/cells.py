@@ -115,6 +115,7 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
         column(("", "± 95 %"), "± {}", lambda r: units.format_percent(r.interval_ratio, 2))
         if run_count == 1
         else column(("sd over", "runs"), "sd over runs {}", lambda r: _format_spread(r, run_count)),
+        *percents(("known", "sd"), "known sd over runs {}", _known_sd, 2),
         column(("of", "spec"), "{} of spec", _format_spec_ratio),
         *([at_clock, *of_clock] if is_compute else []),
         *([cycles] if has_cycles else []),
@@ -126,6 +127,10 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
         *energy_spread,
         column(("limited", "by"), "limited by {}", lambda r: r.limited_by, right=False),
     ]
+
+
+def _known_sd(row: Row) -> float | None:
+    return row.known_spread.sd_ratio if row.known_spread else None
 
 
 def _format_spread(row: Row, run_count: int) -> str:

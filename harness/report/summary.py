@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from harness import units
 from harness.metrics import find_bound
 from harness.model import Fact, Metric, Peak, PeakSheet, Record, Run
+from harness.noise import KnownSpread, NoiseFile, conditions_of, known_spread
 from harness.report.joules import energy_remark
 from harness.report.ruler import ruler_line
 from harness.report.text import clean, counted, fold_keys
@@ -51,7 +52,7 @@ class Row:
 
     `spec_peak` names the peak of `spec_ratio` where it is not the headline's: memory, for a skinny GEMM.
     `interval_ratio` is half the width of the 95 % interval of one run's rate, `spread_ratio` the sd over runs; the same
-    two are there for the energy.
+    two are there for the energy. `known_spread` is the sd over runs that a noise file knows and one run cannot show.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Row:
     runs: int
     interval_ratio: float | None
     spread_ratio: float | None
+    known_spread: KnownSpread | None
     spec_ratio: float | None
     spec_peak: str
     at_clock_ratio: float | None
@@ -111,27 +113,36 @@ class Summary:
     runs: int
 
 
-def summarize(runs: Sequence[Run], files: Sequence[str] = ()) -> tuple[Summary, ...]:
+FindNoise = Callable[[str], NoiseFile | None]
+"""The known noise of the GPU model of that name."""
+
+
+def summarize(
+    runs: Sequence[Run], files: Sequence[str] = (), find_noise: FindNoise | None = None
+) -> tuple[Summary, ...]:
     """One summary for every card and environment among the runs; a median never spans two of them.
 
-    `files` says where the runs lie, in the same order.
+    `files` says where the runs lie, in the same order. A run alone is shown with the run-to-run noise that is known.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index, run in enumerate(runs):
         alike.setdefault(_machine_lines(run), []).append(index)
     return tuple(
-        _summary(machine, [runs[i] for i in indices], [files[i] for i in indices if i < len(files)])
+        _summary(machine, [runs[i] for i in indices], [files[i] for i in indices if i < len(files)], find_noise)
         for machine, indices in alike.items()
     )
 
 
-def _summary(machine: tuple[tuple[str, str], ...], runs: Sequence[Run], files: Sequence[str]) -> Summary:
+def _summary(
+    machine: tuple[tuple[str, str], ...], runs: Sequence[Run], files: Sequence[str], find_noise: FindNoise | None
+) -> Summary:
     families = _families(runs)
+    known = _known_spreads(runs[0], find_noise) if find_noise and len(runs) == 1 else {}
     # What joules carry is said once, below the first table that has any.
     first = next(
         (f for f in families if any(_has_energy(r) for run in runs for r in run.measured if r.family == f)), ""
     )
-    tables = tuple(_table(f, runs, energy_remark(runs, f) if f == first else "") for f in families)
+    tables = tuple(_table(f, runs, known, energy_remark(runs, f) if f == first else "") for f in families)
     versions = ", ".join(dict.fromkeys(clean(run.suite_version) for run in runs))
     return Summary(
         title=f"ofpeak {versions}",
@@ -270,24 +281,53 @@ def _used_peaks(sheet: PeakSheet, runs: Sequence[Run]) -> dict[str, Peak]:
 # The rows.
 
 
-def _table(family: str, runs: Sequence[Run], last_remark: str) -> Table:
+def _known_spreads(run: Run, find_noise: FindNoise) -> dict[str, KnownSpread]:
+    """The run-to-run spread of each case under this run's conditions: on its own card, else on others of its model."""
+    noise = find_noise(run.device.name)
+    if noise is None:
+        return {}
+    card, conditions = run.environment.get("card"), conditions_of(run)
+    spreads: dict[str, KnownSpread] = {}
+    for record in run.measured:
+        own = known_spread(noise, record.key, str(card.value) if card else "", conditions)
+        spread = own if own.sd_ratio is not None else known_spread(noise, record.key, None, conditions)
+        if spread.sd_ratio is not None:
+            spreads[record.key] = spread
+    return spreads
+
+
+def _table(family: str, runs: Sequence[Run], known: Mapping[str, KnownSpread], last_remark: str) -> Table:
     cases: dict[str, list[Record]] = {}
     for run in runs:
         for record in run.measured:
             if record.family == family:
                 cases.setdefault(record.key, []).append(record)
     notes = _Notes()
-    rows = tuple(_row(key, measured, notes) for key, measured in cases.items())
+    rows = tuple(_row(key, measured, notes, known.get(key)) for key, measured in cases.items())
     records = [record for measured in cases.values() for record in measured]
-    remarks = (*_gaps(records), _l2_remark(records), _power_remark(records), last_remark)
+    card = runs[0].environment.get("card")
+    spreads = [spread for key in cases if (spread := known.get(key))]
+    known_remark = _known_remark(spreads, str(card.value) if card else "")
+    remarks = (*_gaps(records), known_remark, _l2_remark(records), _power_remark(records), last_remark)
     return Table(clean(family), rows, tuple(notes.explained()), tuple(remark for remark in remarks if remark))
+
+
+def _known_remark(spreads: Sequence[KnownSpread], card: str) -> str:
+    """Where the known noise comes from: this card, or others of its model."""
+    if not spreads:
+        return ""
+    least, most = min(s.runs for s in spreads), max(s.runs for s in spreads)
+    runs = f"{most} runs" if least == most else f"{least} to {most} runs"
+    cards = counted(max(s.cards for s in spreads), "other card")
+    where = "this card" if all(s.card == card for s in spreads) else f"{cards} of this model"
+    return f"known sd: from run to run when nothing changed, by {runs} on {where} (`ofpeak noise`)"
 
 
 def _has_energy(record: Record) -> bool:
     return _value(record, "energy_per_work") is not None
 
 
-def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
+def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSpread | None = None) -> Row:
     headlines = [_headlines(record) for record in records]
     size = records[0].case.params.get("bytes")
     figures = tuple(
@@ -308,6 +348,7 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes") -> Row:
         runs=len(records),
         interval_ratio=interval,
         spread_ratio=_spread([h[0].value for h in headlines if h]),
+        known_spread=known,
         spec_ratio=median("spec_ratio"),
         spec_peak=_other_peak(records[0]),
         at_clock_ratio=median("at_clock_ratio"),
