@@ -40,7 +40,7 @@ _NAMES = {
     "copy_nvml": "copy, NVML / true",
     "copy_sms": "copy, SMs apart",
 }
-_NAME_WIDTH, _VALUE_WIDTH, _BOUNDS_WIDTH = 24, 11, 24
+_NAME_WIDTH, _VALUE_WIDTH, _BOUNDS_WIDTH = 24, 10, 24
 
 
 def selfcheck_lines(found: SelfCheck) -> list[str]:
@@ -90,7 +90,7 @@ def _format(part: RulerPart, value: float | None) -> str:
 
 def _conclusion(found: SelfCheck) -> str:
     def named(parts: Sequence[RulerPart]) -> str:
-        return ", ".join(_NAMES.get(part.name, clean(part.name)) for part in parts)
+        return "; ".join(_NAMES.get(part.name, clean(part.name)) for part in parts)
 
     if found.failed:
         return f"OFF: {named(found.failed)}. Figures of this machine are not to be used until that is explained."
