@@ -73,6 +73,15 @@ class SeveralGpus(FakeNvml):
         """The card after the mark."""
         return handle.removeprefix("mig:")
 
+    def nvmlDeviceGetFieldValues(self, handle: str, ids: Sequence[tuple[int, int]]) -> list[Any]:  # noqa: N802
+        """The fields of that GPU where it has its own, else the common ones."""
+        common = self.fields
+        try:
+            self.fields = common | self._each.get(handle, {}).get("fields", {})
+            return super().nvmlDeviceGetFieldValues(handle, ids)
+        finally:
+            self.fields = common
+
     def __getattr__(self, name: str) -> Any:
         """A structure to fill, one GPU's own answer, or the common one."""
         common = super().__getattr__(name)

@@ -352,7 +352,7 @@ def _heat(card: Card, fields: Mapping[int, Reading]) -> dict[str, Fact]:
 
 def _now(card: Card) -> dict[str, Fact]:
     return {
-        "power_now_w": card.ask("GetPowerUsage", convert=_watts, role="informative"),
+        "power_now_w": card.fact(card.board.power_instant_w(), role="informative"),
         "pstate": card.ask("GetPerformanceState", role="informative"),
         "clock_events": card.fact(card.board.event_reasons(), event_names, "informative"),
         "other_processes": fact_of(card.gpu.ask("GetComputeRunningProcesses"), count_others, "informative"),

@@ -8,7 +8,7 @@ from harness.model import Fact
 from harness.probe import host
 from harness.probe.card_facts import Card
 from harness.probe.facts import fact_of, words_of
-from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Nvml, Reading, gpus_that_answer, scaled
+from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Nvml, Reading, gpus_that_answer
 
 AT_REST = "at rest: an idle link may be trained down"
 # A neighbour that draws more than this share of its limit is at work: an idle H200 draws 81 of 700 W.
@@ -199,7 +199,7 @@ def _neighbours(card: Card, nvml: Nvml) -> dict[str, Fact]:
     facts = lost | {"neighbours": Fact(len(others), role="informative")}
     if not others:
         return facts
-    watts = [scaled(gpu.ask("GetPowerUsage"), 1e-3) for gpu in others]
+    watts = [gpu.power_instant_w() for gpu in others]
     limits = [gpu.power_limit_w() for gpu in others]
     drawn = _all_of(watts)
     return facts | {

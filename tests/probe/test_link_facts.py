@@ -102,7 +102,7 @@ def test_fabric_is_read_from_the_structure_that_the_driver_fills():
 
 def test_neighbours_are_watts_and_distances():
     watts = {"a": 81_000, "b": 82_000, "c": 640_000}
-    each = {name: {"GetPowerUsage": w, "GetTopologyCommonAncestor": lambda _: 40} for name, w in watts.items()}
+    each = {name: {"fields": {186: w}, "GetTopologyCommonAncestor": lambda _: 40} for name, w in watts.items()}
     library = SeveralGpus(["a", "b", "c"], {"GetEnforcedPowerLimit": 700_000, "GetP2PStatus": 0}, each)
     told = facts_of(library)
     names = ("neighbours", "neighbours_power_w", "neighbours_power_most_w", "neighbours_busy", "topology")
