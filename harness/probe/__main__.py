@@ -86,7 +86,14 @@ def told(gpu: Gpu) -> dict[str, object]:
     }
 
 
-VERBS = {"devices": devices, "facts": facts, "whoami": whoami}
+def doctor() -> dict[str, object]:
+    """What the doctor judges: facts, tenants, torch's build, and each GPU under a copy of about a second."""
+    from harness.probe.examination import examine
+
+    return examine()
+
+
+VERBS = {"devices": devices, "doctor": doctor, "facts": facts, "whoami": whoami}
 
 
 def main(arguments: list[str]) -> int:
