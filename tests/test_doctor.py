@@ -78,7 +78,7 @@ def test_a_fit_machine_has_no_finding_and_nothing_unjudged():
             "key",
             "NVLink errors: 4 × replay, 1 × CRC error since the driver was loaded, none is usual",
         ),
-        ({"fabric_state": "not started"}, "key", "the NVSwitch fabric is 'not started', it must be 'completed'"),
+        ({"fabric_state": "not started"}, "note", "the NVSwitch fabric is 'not started', it must be 'completed'"),
         ({"fabric_health": "degraded bandwidth"}, "key", "the NVSwitch fabric is not healthy: degraded bandwidth"),
         ({"neighbours_busy": 2, "neighbours_power_most_w": 640.0}, "note",
          "2 of 7 neighbouring GPUs at work, drawing up to 640 W"),
@@ -284,7 +284,7 @@ def test_which_machine_code_runs_where(architectures, capability, levels):
         ({"exporters": "dcgm-exporter"}, 1, "key", "polling the GPU meanwhile: dcgm-exporter"),
         ({"hypervisor": True}, 1, "note", "virtualization: hypervisor"),
         ({"confidential_computing": True}, 1, "key", "confidential computing is on"),
-        ({"fabric_manager_version": "575.57.08"}, 1, "key", "fabric manager 575.57.08, driver 580.159.04"),
+        ({"fabric_manager_version": "575.57.08"}, 1, "note", "fabric manager 575.57.08, driver 580.159.04"),
         ({"fabric_manager_version": "575.57.08"}, 2, "blocker", "fabric manager 575.57.08, driver 580.159.04"),
     ],
 )
@@ -315,6 +315,13 @@ def test_small_shared_memory_is_enough_for_one_gpu():
 def test_links_between_gpus_block_where_there_are_several(changes):
     diagnosis = examine(machine(gpu(changes), gpu()))
     assert [(f.level, f.gpus) for f in diagnosis.findings] == [("blocker", (0,))]
+
+
+def test_a_fabric_that_is_not_set_up_blocks_nobody_who_still_reaches_all_others():
+    """A virtual machine's fabric is set up by its host, and may never call itself completed."""
+    changes = {"fabric_state": "in progress", "peers_over_nvlink": 7}
+    diagnosis = examine(machine(gpu(changes), gpu(changes)))
+    assert [(f.level, f.gpus) for f in diagnosis.findings] == [("key", (0, 1))]
 
 
 # --- several GPUs ----------------------------------------------------------------------------------------------------

@@ -84,9 +84,17 @@ def _nvlink(gpu: SeenGpu, machine: Machine) -> Said:
         )
 
 
+def _fabric_level(gpu: SeenGpu, machine: Machine) -> Level:
+    """One GPU works without the fabric; several do where each still reaches all others over NVLink."""
+    if len(machine.gpus) < 2:
+        return "note"
+    others, reached = gpu.facts.number("neighbours"), gpu.facts.number("peers_over_nvlink")
+    return "key" if others and others == reached else "blocker"
+
+
 def _fabric(gpu: SeenGpu, machine: Machine) -> Said:
     state, health = gpu.facts.word("fabric_state"), gpu.facts.word("fabric_health")
-    level: Level = "blocker" if len(machine.gpus) > 1 else "key"
+    level = _fabric_level(gpu, machine)
     if state is None:
         yield Unjudged("NVSwitch fabric", gpu.facts.why("fabric_state"))
         return

@@ -39,6 +39,7 @@ def examine(load_s: float = _LOAD_S) -> dict[str, object]:
     torch, seen = _torch()
     began_s = time.perf_counter()
     facts = host_facts() | (driver_facts(nvml) if nvml else {})
+    facts_s = time.perf_counter() - began_s
     if torch is not None and not seen["problem"]:
         gpus = [_cuda_gpu(torch, index, nvml, tenants, load_s) for index in range(torch.cuda.device_count())]
     else:
@@ -50,7 +51,7 @@ def examine(load_s: float = _LOAD_S) -> dict[str, object]:
         "reason": reason,
         "driver_problem": driver_problem,
         "site_key_problem": _site_key_problem(),
-        "seconds": round(time.perf_counter() - began_s, 3),
+        "facts_s": round(facts_s, 4),
     }
 
 
@@ -129,13 +130,13 @@ def _listed(nvml: Nvml | None, tenants: Mapping[str, Any], problem: str) -> list
     """The GPUs as NVML lists them, where torch cannot use them; device nodes alone where NVML is missing."""
     if nvml is None:
         nodes = sorted(Path("/dev").glob("nvidia[0-9]*"))
-        return [_told("an NVIDIA device", {}, None, None, {"missing": problem}) for _ in nodes]
+        return [_told("an NVIDIA device", ({}, 0.0), None, None, {"missing": problem}) for _ in nodes]
     gpus = []
     for gpu in gpus_that_answer(nvml)[0]:
         name = gpu.ask("GetName").value
         capability = gpu.ask("GetCudaComputeCapability").value
-        facts = _facts(nvml, gpu, None)
-        gpus.append(_told(_text(name), facts, capability, tenants.get(_uuid(gpu)), {"missing": problem}))
+        timed = _timed_facts(nvml, gpu, None)
+        gpus.append(_told(_text(name), timed, capability, tenants.get(_uuid(gpu)), {"missing": problem}))
     return gpus
 
 
@@ -154,20 +155,22 @@ def _cuda_gpu(
         l2_bytes=properties.L2_cache_size or None,
         mig=" MIG " in properties.name,
     )
-    facts = _facts(nvml, gpu, device) if nvml and gpu else {}
+    timed = _timed_facts(nvml, gpu, device) if nvml and gpu else ({}, 0.0)
     own = tenants.get(_uuid(gpu)) or tenants_of(gpu) if gpu else None
     load = copy_load(torch, device.torch_device, gpu.board() if gpu else None, load_s)
-    return _told(device.name, facts, device.compute_capability, own, load)
+    return _told(device.name, timed, device.compute_capability, own, load)
 
 
-def _facts(nvml: Nvml, gpu: Gpu, device: DeviceFacts | None) -> dict[str, Fact]:
+def _timed_facts(nvml: Nvml, gpu: Gpu, device: DeviceFacts | None) -> tuple[dict[str, Fact], float]:
+    """One GPU's facts, and how long they took: every run starts with them."""
+    began_s = time.perf_counter()
     card = card_of(gpu, device)
-    return card_facts(card, device) | link_facts(card, nvml)
+    return card_facts(card, device) | link_facts(card, nvml), time.perf_counter() - began_s
 
 
 def _told(
     name: str,
-    facts: Mapping[str, Fact],
+    timed: tuple[Mapping[str, Fact], float],
     capability: tuple[int, int] | None,
     tenants: tuple[int, int | None] | None,
     load: Mapping[str, object],
@@ -175,7 +178,8 @@ def _told(
     return {
         "name": name,
         "compute_capability": None if capability is None else list(capability),
-        "facts": to_plain(facts),
+        "facts": to_plain(timed[0]),
+        "facts_s": round(timed[1], 4),
         "processes": None if tenants is None else tenants[0],
         "processes_mib": None if tenants is None else tenants[1],
         "load": dict(load),

@@ -157,7 +157,7 @@ def _all_of(readings: Sequence[Reading]) -> Reading:
 def _fabric(card: Card) -> dict[str, Fact]:
     info = card.board.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t")
     if info.value is None:
-        info = card.board.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
+        info = card.board.filled("GetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t")  # the second version, in any binding
     state = card.fact(info, lambda v: fabric_state(v.state, v.status))
     if info.value is None or info.value.state != _FABRIC_COMPLETED:
         return {

@@ -97,7 +97,7 @@ def test_fabric_is_read_from_the_structure_that_the_driver_fills():
     library = SeveralGpus(["a"], filling={"GetGpuFabricInfoV": {**FABRIC, "state": 2}})
     told = facts_of(library)
     assert (told["fabric_state"].value, told["fabric_health"].value) == ("in progress", None)
-    assert facts_of(FakeNvml())["fabric_state"].status == "this nvidia-ml-py has no c_nvmlGpuFabricInfo_v2_t"
+    assert facts_of(FakeNvml())["fabric_state"].status == "this nvidia-ml-py has no c_nvmlGpuFabricInfoV_t"
 
 
 def test_neighbours_are_watts_and_distances():
