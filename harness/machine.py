@@ -59,6 +59,7 @@ class Load:
     pcie_lanes: int | None = None
     sm_clock_least_mhz: float | None = None
     sm_clock_most_mhz: float | None = None
+    memory_clock_mhz: float | None = None
     events: frozenset[str] = frozenset()
     missing: str = ""
 
@@ -149,6 +150,7 @@ def _load(data: Any) -> Load:
         pcie_lanes=_whole(data.get("pcie_lanes")),
         sm_clock_least_mhz=_number(data.get("sm_clock_least_mhz")),
         sm_clock_most_mhz=_number(data.get("sm_clock_most_mhz")),
+        memory_clock_mhz=_number(data.get("memory_clock_mhz")),
         events=frozenset(e for e in events if isinstance(e, str)) if isinstance(events, list) else frozenset(),
         missing=_text(data.get("missing")),
     )

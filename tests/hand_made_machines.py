@@ -71,6 +71,7 @@ LOAD = {
     "pcie_lanes": 16,
     "sm_clock_least_mhz": 1980,
     "sm_clock_most_mhz": 1980,
+    "memory_clock_mhz": 3201,
     "events": ["none"],
 }
 TORCH = {"version": "2.11.0+cu130", "cuda": "13.0", "architectures": ["sm_80", "sm_90", "sm_100"], "problem": ""}

@@ -167,6 +167,14 @@ def test_a_clock_that_moves_or_has_a_reason_is_not_called_locked(load):
     assert of_gpu(load=load).findings == ()
 
 
+def test_a_memory_clock_below_its_maximum_shows_under_load():
+    finding = only(of_gpu(load={"memory_clock_mhz": 2619}))
+    assert (finding.level, finding.what) == ("key", "memory clock 2619 MHz under load, maximum 3201 MHz")
+    assert only(of_gpu({"application_memory_clock_mhz": 2619}, {"memory_clock_mhz": 2619})).what.startswith(
+        "application"
+    )
+
+
 def test_a_declared_clock_is_not_complained_of():
     changes = {"application_sm_clock_mhz": 1410, "customer_boost_sm_clock_mhz": 1410}
     assert of_gpu(changes, LOCKED, declared_mhz=1410).findings == ()
@@ -355,6 +363,8 @@ def test_a_gpu_that_tells_nothing_is_not_called_fine():
         "NVLink",
         "NVSwitch fabric",
         "locked clocks",
+        "memory clock",
+        "MIG",
     }
 
 

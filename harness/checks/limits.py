@@ -43,7 +43,7 @@ def _power_limit(gpu: SeenGpu, machine: Machine) -> Said:
 
 def clocks(gpu: SeenGpu, declared_mhz: float | None) -> Said:
     """Whether clocks are set below the maximum; a declared clock is checked instead."""
-    yield from _domain_clock(gpu, "memory", "memory clock")
+    yield from _memory_clock(gpu)
     if declared_mhz is not None:
         yield from _declared_clock(gpu.load, declared_mhz)
         return
@@ -66,6 +66,25 @@ def clocks(gpu: SeenGpu, declared_mhz: float | None) -> Said:
             f"SM clock stood at {seen_mhz:.0f} MHz under load, maximum {most_mhz:.0f} MHz",
             "Nothing else held it, so clocks are probably locked or capped; NVML has no call that tells.",
             f"`nvidia-smi -rgc` as root, or declare it: clocks=locked:{seen_mhz:.0f}.",
+        )
+
+
+def _memory_clock(gpu: SeenGpu) -> Said:
+    """Targets, and the clock that the memory really had under load."""
+    set_below = list(_domain_clock(gpu, "memory", "memory clock"))
+    yield from set_below
+    most_mhz, seen_mhz = gpu.facts.number("max_memory_clock_mhz"), gpu.load.memory_clock_mhz
+    if most_mhz is None or seen_mhz is None:
+        why = (
+            gpu.facts.why("max_memory_clock_mhz") if most_mhz is None else gpu.load.missing or "the clock was not read"
+        )
+        yield Unjudged("memory clock", why)
+    elif seen_mhz < (1 - _CLOCK_TOLERANCE_RATIO) * most_mhz and not set_below:
+        yield Finding(
+            "key",
+            f"memory clock {seen_mhz:.0f} MHz under load, maximum {most_mhz:.0f} MHz",
+            "It is locked or capped, or this card computes in a state below its first (P2 on consumer cards).",
+            "`nvidia-smi -rmc` as root; or compare with runs at this clock only.",
         )
 
 

@@ -23,7 +23,9 @@ def _processes(gpu: SeenGpu, machine: Machine) -> Said:
 
 def _mig(gpu: SeenGpu, machine: Machine) -> Said:
     now, later = gpu.facts.flag("mig"), gpu.facts.flag("mig_after_reset")
-    if now is not None and later is not None and now != later:
+    if now is None:
+        yield Unjudged("MIG", gpu.facts.why("mig"))
+    elif later is not None and now != later:
         yield Finding(
             "blocker",
             f"MIG is {on_or_off(now)} and will be {on_or_off(later)} after a reset",

@@ -19,7 +19,7 @@ from harness.probe.card_facts import card_facts, card_of, count_others, driver_f
 from harness.probe.facts import first_line
 from harness.probe.host_facts import host_facts
 from harness.probe.link_facts import link_facts
-from harness.probe.nvml import CLOCK_SM, Gpu, Nvml, gpus_that_answer, open_nvml
+from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, gpus_that_answer, open_nvml
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -224,6 +224,7 @@ def _sample(board: Gpu) -> dict[str, Any]:
         "pcie_generation": board.ask("GetCurrPcieLinkGeneration").value,
         "pcie_lanes": board.ask("GetCurrPcieLinkWidth").value,
         "sm_clock_mhz": board.clock_mhz(CLOCK_SM).value,
+        "memory_clock_mhz": board.clock_mhz(CLOCK_MEMORY).value,
         "events": board.event_reasons().value,
     }
 
@@ -244,5 +245,6 @@ def summarise(samples: list[dict[str, Any]]) -> dict[str, object]:
         "pcie_lanes": lanes,
         "sm_clock_least_mhz": min(clocks, default=None),
         "sm_clock_most_mhz": max(clocks, default=None),
+        "memory_clock_mhz": max(known("memory_clock_mhz"), default=None),
         "events": event_names(events).split(", "),
     }

@@ -52,6 +52,8 @@ VARIABLES = (
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PEAK_TABLE = _CHECKOUT / "harness" / "specs.toml"
+# What a figure depends on: somebody who edits the README meanwhile measures with the same suite.
+_MEASURING = ("harness", "kernels", "benches", "conftest.py")
 _GIT_TIMEOUT_S = 2
 _HASH_DIGITS = 12
 _MAPS = Path("/proc/self/maps")
@@ -73,14 +75,16 @@ def software_facts(environment: Mapping[str, str]) -> dict[str, Fact]:
 
 
 def checkout_facts(folder: Path) -> dict[str, Fact]:
-    """The commit of the suite, and whether a tracked file differs from it."""
+    """The commit of the suite, and whether a tracked file that measures differs from it."""
     if not (folder / ".git").exists():
         missing = Fact(None, "not a checkout")
         return {"suite_commit": missing, "suite_modified": missing}
     # One call for both, and without a lock: somebody may be working there.
-    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--"]
     try:
-        told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S)
+        told = subprocess.run(
+            [*command, *_MEASURING], cwd=folder, capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S
+        )
     except (OSError, subprocess.SubprocessError) as error:
         # Only the kind of error: git's own words would name a path.
         missing = Fact(None, f"git does not tell ({type(error).__name__})")

@@ -179,7 +179,13 @@ def test_a_copy_that_fails_is_unknown_and_not_the_end():
 
 def test_the_load_is_told_by_what_held_most_of_the_time():
     def sample(generation, clock, events=0):
-        return {"pcie_generation": generation, "pcie_lanes": 16, "sm_clock_mhz": clock, "events": events}
+        return {
+            "pcie_generation": generation,
+            "pcie_lanes": 16,
+            "sm_clock_mhz": clock,
+            "memory_clock_mhz": clock,
+            "events": events,
+        }
 
     told = summarise([sample(1, 345), sample(5, 1980, 0x4), sample(5, 1965)])
     assert told == {
@@ -187,6 +193,7 @@ def test_the_load_is_told_by_what_held_most_of_the_time():
         "pcie_lanes": 16,
         "sm_clock_least_mhz": 345,
         "sm_clock_most_mhz": 1980,
+        "memory_clock_mhz": 1980,
         "events": ["power_cap"],
     }
     silent = summarise([sample(None, None, None)])

@@ -16,8 +16,10 @@ def git(folder, *arguments):
 @pytest.fixture
 def checkout(tmp_path):
     git(tmp_path, "init", "-q")
-    (tmp_path / "file").write_text("1")
-    git(tmp_path, "add", "file")
+    (tmp_path / "kernels").mkdir()
+    for name in ("kernels/copy.py", "README.md"):
+        (tmp_path / name).write_text("1")
+        git(tmp_path, "add", name)
     git(tmp_path, "commit", "-q", "-m", "planted message", "--no-verify")
     return tmp_path
 
@@ -28,10 +30,11 @@ def test_a_clean_checkout_tells_its_commit(checkout):
     assert (told["suite_modified"].value, told["suite_modified"].role) == (False, "match")
 
 
-def test_a_changed_file_is_told_and_an_untracked_one_is_not(checkout):
-    (checkout / "run.json").write_text("{}")
+def test_a_changed_file_that_measures_is_told_and_no_other(checkout):
+    (checkout / "kernels/run.json").write_text("{}")
+    (checkout / "README.md").write_text("2")
     assert checkout_facts(checkout)["suite_modified"].value is False
-    (checkout / "file").write_text("2")
+    (checkout / "kernels/copy.py").write_text("2")
     assert checkout_facts(checkout)["suite_modified"].value is True
 
 
