@@ -12,6 +12,7 @@ import typer.main
 import harness
 from harness.cli.claims import claims
 from harness.cli.compare import compare
+from harness.cli.doctor import doctor
 from harness.cli.export import export
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
@@ -37,6 +38,7 @@ app.command("run")(run)
 app.command("show")(show)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
 app.command("selfcheck")(selfcheck)
 app.command("noise")(noise)
 app.command("whoami")(whoami)

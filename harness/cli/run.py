@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from harness import packages
+from harness.cli.declaration import declared_clock_mhz
 from harness.errors import ExitCode, HarnessError
 from harness.model import PROFILES, Order, Run
 
 _GPUS = re.compile(r"all|\d+(,\d+)*")
-_DECLARATION = re.compile(r"clocks=locked:[1-9]\d*")
 
 
 class Device(StrEnum):
@@ -110,8 +110,7 @@ def make_request(
         raise HarnessError(f"unknown GPUs '{gpus}'. Use 'all', an index, or indices with commas between.")
     if is_concurrent and gpus.isdecimal():
         raise HarnessError(f"--concurrent needs several GPUs, --gpus names {gpus}. Use --gpus all.")
-    if declare and not _DECLARATION.fullmatch(declare):
-        raise HarnessError(f"unknown declaration '{declare}'. Use clocks=locked:MHZ, as in clocks=locked:1410.")
+    declared_clock_mhz(declare)
     if out is not None and resume is not None:
         raise HarnessError("--out and --resume both name a set. Use --resume alone: it adds to that set.")
     patterns = tuple(pattern for text in only for pattern in split_patterns(text))

@@ -73,10 +73,12 @@ def check_specs(
     format: Annotated[Format, typer.Option("--format", help="Text for people, JSON for programs.")] = Format.TEXT,
 ) -> None:
     """What this machine's GPUs say of themselves against their data sheets."""
+    from harness.cli.asking import ask_probe
     from harness.cli.told import read_devices
     from harness.spec_check import check_device
 
-    checks = [check_device(told.facts, told.nvml, told.driver) for told in read_devices(_ask_probe())]
+    devices = read_devices(ask_probe("facts", _PROBE_TIMEOUT_S))
+    checks = [check_device(told.facts, told.nvml, told.driver) for told in devices]
     if format is Format.JSON:
         import json
 
@@ -116,24 +118,6 @@ def _plain(check: "DeviceCheck") -> dict[str, object]:
             for name, peak in check.sheet.peaks.items()
         },
     }
-
-
-def _ask_probe() -> str:
-    """The probe's answer about every GPU; it runs in a process of its own, because it loads torch."""
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "harness.probe", "facts"]
-    try:
-        asked = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_S)
-    except subprocess.TimeoutExpired as error:
-        raise HarnessError(
-            f"the probe did not answer within {_PROBE_TIMEOUT_S} s. Look at `nvidia-smi`.", ExitCode.INCONCLUSIVE
-        ) from error
-    if asked.returncode != 0:
-        said = asked.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
-        raise HarnessError(f"the probe failed (exit {asked.returncode}): {said[-1][:300]}", ExitCode.INCONCLUSIVE)
-    return asked.stdout.decode(errors="replace")
 
 
 def _width() -> int:

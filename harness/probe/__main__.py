@@ -102,7 +102,21 @@ def witness() -> dict[str, object]:
     return run()
 
 
-VERBS = {"devices": devices, "facts": facts, "whoami": whoami, "selfcheck": selfcheck, "witness": witness}
+def doctor() -> dict[str, object]:
+    """What the doctor judges: facts, tenants, torch's build, and each GPU under a copy of about a second."""
+    from harness.probe.examination import examine
+
+    return examine()
+
+
+VERBS = {
+    "devices": devices,
+    "doctor": doctor,
+    "facts": facts,
+    "selfcheck": selfcheck,
+    "whoami": whoami,
+    "witness": witness,
+}
 
 
 def main(arguments: list[str]) -> int:

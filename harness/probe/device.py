@@ -390,5 +390,5 @@ def environment_of(device: Device) -> dict[str, Fact]:
 
     if isinstance(device, CudaDevice):
         missing = "" if device.gpu else "NVML does not list this GPU"
-        return collect(device.nvml, device.gpu, device.uuid, device.numa.note, missing)
+        return collect(device.nvml, device.gpu, device.uuid, device.numa.note, missing, device.facts)
     return collect(None, None, None, "the CPU itself is measured", "no NVIDIA GPU was measured")

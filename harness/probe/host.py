@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.probe.nvml import Gpu
+from harness.probe.nvml import Gpu, Reading
 
 _NODES = Path("/sys/devices/system/node")
 _MASK_BITS = 64
@@ -48,11 +48,10 @@ def bind_to_gpu_node(gpu: Gpu | None) -> NumaBinding:
         return NumaBinding("local", "the host has one NUMA node")
     if gpu is None:
         return NumaBinding("any", "NVML does not list this GPU, so its NUMA node is unknown")
-    words = -(-os.cpu_count() // _MASK_BITS) if os.cpu_count() else 1  # type: ignore[operator]  # checked beside it
-    affinity = gpu.query("GetCpuAffinity", words)
+    affinity = cpus_beside(gpu)
     if affinity.value is None:
         return NumaBinding("any", f"NVML does not tell the GPU's CPUs: {affinity.status}")
-    near = _cpus_of_mask(affinity.value)
+    near = affinity.value
     allowed = os.sched_getaffinity(0)
     if not near & allowed:
         return NumaBinding("any", f"the cpuset allows none of the {len(near)} CPUs beside the GPU")
@@ -60,6 +59,13 @@ def bind_to_gpu_node(gpu: Gpu | None) -> NumaBinding:
         return NumaBinding("any", f"NVML names all CPUs of {len(nodes)} NUMA nodes as beside the GPU")
     os.sched_setaffinity(0, near & allowed)
     return NumaBinding("local", f"bound to {len(near & allowed)} CPUs beside the GPU")
+
+
+def cpus_beside(gpu: Gpu) -> Reading:
+    """The set of CPUs on the GPU's NUMA node, as NVML tells them."""
+    words = -(-(os.cpu_count() or 1) // _MASK_BITS)
+    affinity = gpu.query("GetCpuAffinity", words)
+    return affinity if affinity.value is None else Reading(_cpus_of_mask(affinity.value))
 
 
 def _cpus_of_mask(words: Iterable[int]) -> set[int]:

@@ -1,7 +1,8 @@
 """NVML behind one wall: every call returns a value or the reason why there is none. Nothing here changes a setting."""
 
+import ctypes
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +166,39 @@ class Gpu:
             return Reading(None, str(self._library.NVMLError(metric.nvmlReturn)))
         return Reading(metric.value / 100)
 
+    def ask(self, call: str, *arguments: Any) -> Reading:
+        """As `query`; a binding that cannot make the call (another signature, a versioned name) is a reason as well."""
+        misfit = getattr(self._library, "NVMLLibraryMismatchError", TypeError)
+        try:
+            return self.query(call, *arguments)
+        except (AttributeError, TypeError, ValueError, misfit) as error:
+            return Reading(None, f"this nvidia-ml-py cannot call nvmlDevice{call}: {_first_line(error)}")
+
+    def filled(self, call: str, structure: str, **preset: int) -> Reading:
+        """The binding's structure of that name, as `nvmlDevice<call>(handle, &structure)` fills it."""
+        return _fill(self._library, structure, preset, lambda pointer: self.ask(call, pointer))
+
+    def scoped_fields(self, ids: Sequence[tuple[int, int]]) -> list[Reading]:
+        """Field values of (field, scope) by one driver call: the scope of an NVLink field is the link's number."""
+        answer = self.ask("GetFieldValues", list(ids))
+        if answer.value is None:
+            return [answer] * len(ids)
+        return [self._field(entry) for entry in answer.value]
+
+    def is_slice(self) -> bool:
+        """Whether this handle is a MIG instance; a library that cannot tell has none."""
+        told = self.ask("IsMigDeviceHandle").value
+        return bool(getattr(told, "value", told))
+
+    def board(self) -> "Gpu":
+        """The whole card that a MIG instance is a part of; any other handle is its own."""
+        parent = self.ask("GetDeviceHandleFromMigDeviceHandle").value if self.is_slice() else None
+        return self if parent is None else Gpu(self._library, parent)
+
+    def between(self, other: "Gpu", call: str, *arguments: Any) -> Reading:
+        """The result of `nvmlDevice<call>(handle, other's handle, ...)`: how two GPUs see each other."""
+        return self.ask(call, other._handle, *arguments)
+
 
 def _attempt(library: Any, name: str, *arguments: Any) -> Reading:
     """The result of a call looked up by name; NVML's own words where it refuses."""
@@ -231,3 +265,48 @@ def open_nvml(library: Any = None) -> tuple[Nvml | None, str]:
             ) from error
         return None, _NO_DRIVER.get(code or 0, f"NVML does not start: {error}")
     return Nvml(library), ""
+
+
+def system_filled(nvml: Nvml, call: str, structure: str, **preset: int) -> Reading:
+    """The binding's structure of that name, as `nvmlSystem<call>(&structure)` fills it."""
+    library = nvml._library
+
+    def ask(pointer: Any) -> Reading:
+        function = getattr(library, f"nvmlSystem{call}", None)
+        if function is None:
+            return Reading(None, f"this nvidia-ml-py has no nvmlSystem{call}")
+        try:
+            return Reading(function(pointer))
+        except library.NVMLError as error:
+            return Reading(None, str(error))
+
+    return _fill(library, structure, preset, ask)
+
+
+def gpus_that_answer(nvml: Nvml) -> tuple[list[Gpu], list[str]]:
+    """Every GPU that gives a handle, and why others do not: a card off the bus must not hide its neighbours."""
+    library, found, refused = nvml._library, [], []
+    for index in range(library.nvmlDeviceGetCount()):
+        try:
+            found.append(Gpu(library, library.nvmlDeviceGetHandleByIndex(index)))
+        except library.NVMLError as error:
+            refused.append(str(error))
+    return found, refused
+
+
+def _fill(library: Any, structure: str, preset: dict[str, int], call: Callable[[Any], Reading]) -> Reading:
+    make = getattr(library, structure, None)
+    if make is None:
+        return Reading(None, f"this nvidia-ml-py has no {structure}")
+    filled = make()
+    for name, value in preset.items():
+        setattr(filled, name, value)
+    answer = call(ctypes.byref(filled))
+    if answer.status != "ok":
+        return answer
+    # Some of these calls return NVML's code instead of raising it.
+    return Reading(filled) if not answer.value else Reading(None, str(library.NVMLError(answer.value)))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

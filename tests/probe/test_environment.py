@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import ExitCode, HarnessError
 from harness.model import to_plain
-from harness.probe import environment
+from harness.probe import environment, software_facts
 from harness.probe.environment import card_hash, collect, site_key, site_key_hash
 from harness.probe.nvml import open_nvml
 from tests.doubles import FakeNvml
@@ -139,7 +139,7 @@ def test_only_listed_variables_are_stored(monkeypatch, facts):
     told = facts()
     assert "planted" not in json.dumps(to_plain(told))
     assert told["env.NCCL_ALGO"].value == "Ring"
-    assert {name for name in told if name.startswith("env.")} <= {f"env.{name}" for name in environment._VARIABLES}
+    assert {name for name in told if name.startswith("env.")} <= {f"env.{name}" for name in software_facts.VARIABLES}
 
 
 def test_no_host_user_serial_uuid_or_address_is_stored(monkeypatch):
@@ -190,6 +190,20 @@ def test_label_is_the_operators_own(monkeypatch):
     assert facts_of_cpu()["label"].status == "OFPEAK_LABEL is not set"
     monkeypatch.setenv("OFPEAK_LABEL", "rack 7")
     assert (facts_of_cpu()["label"].value, facts_of_cpu()["label"].role) == ("rack 7", "informative")
+
+
+def test_facts_of_the_card_its_links_and_the_driver_stand_side_by_side():
+    told = facts_of_gpu()
+    assert {"driver_branch", "nvlink_links", "fabric_state", "pcie_generation_now", "suite_commit", "shm_mib"} <= set(
+        told
+    )
+    assert "nvlink_links" not in facts_of_cpu()
+
+
+@pytest.mark.parametrize("facts", [facts_of_cpu, facts_of_gpu])
+def test_facts_that_must_match_do_not_move_between_two_readings(facts):
+    first, second = ({n: f.value for n, f in facts().items() if f.role == "match"} for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.parametrize("facts", [facts_of_cpu, facts_of_gpu])
