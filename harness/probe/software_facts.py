@@ -12,7 +12,7 @@ import torch
 
 from harness import __version__
 from harness.model import Fact
-from harness.probe.facts import attempt
+from harness.probe.facts import attempt, optional
 
 # Variables that change what is measured. Values are stored only for these names; none holds a path, a host or a UUID.
 VARIABLES = (
@@ -66,7 +66,7 @@ def software_facts(environment: Mapping[str, str]) -> dict[str, Fact]:
     return {
         "suite": Fact(__version__),
         **checkout_facts(_CHECKOUT),
-        "peak_table": Fact(hashlib.sha256(_PEAK_TABLE.read_bytes()).hexdigest()[:_HASH_DIGITS]),
+        "peak_table": Fact(hashlib.sha256(_PEAK_TABLE.read_bytes()).hexdigest()[:_HASH_DIGITS], role="informative"),
         **_versions(),
         **_loaded(),
         **_numerics(),
@@ -75,9 +75,12 @@ def software_facts(environment: Mapping[str, str]) -> dict[str, Fact]:
 
 
 def checkout_facts(folder: Path) -> dict[str, Fact]:
-    """The commit of the suite, and whether a tracked file that measures differs from it."""
+    """The commit of the suite, and whether a tracked file that measures differs from it.
+
+    Informative: what must match is the source of each family, which the run file holds as a hash.
+    """
     if not (folder / ".git").exists():
-        missing = Fact(None, "not a checkout")
+        missing = Fact(None, "not a checkout", "informative")
         return {"suite_commit": missing, "suite_modified": missing}
     # One call for both, and without a lock: somebody may be working there.
     command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--"]
@@ -87,12 +90,13 @@ def checkout_facts(folder: Path) -> dict[str, Fact]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         # Only the kind of error: git's own words would name a path.
-        missing = Fact(None, f"git does not tell ({type(error).__name__})")
+        missing = Fact(None, f"git does not tell ({type(error).__name__})", "informative")
         return {"suite_commit": missing, "suite_modified": missing}
     lines = told.stdout.splitlines()
     oid = next((line.rpartition(" ")[2] for line in lines if line.startswith("# branch.oid ")), "")
-    commit = Fact(oid) if oid.isalnum() else Fact(None, "there is no commit yet")
-    return {"suite_commit": commit, "suite_modified": Fact(any(not line.startswith("#") for line in lines))}
+    commit = optional(oid if oid.isalnum() else None, "there is no commit yet", "informative")
+    is_modified = any(not line.startswith("#") for line in lines)
+    return {"suite_commit": commit, "suite_modified": Fact(is_modified, role="informative")}
 
 
 def _version(distribution: str) -> Fact:
