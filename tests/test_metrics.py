@@ -247,7 +247,7 @@ def test_every_unknown_figure_has_a_reason_and_every_case_the_same_figures(case,
     assert all(bool(m.reason) == (m.value is None) for m in metrics.values())
     assert {n for n in metrics if not n.startswith("rate")} == {
         "time", "time_p50", "time_p99", "spec_ratio", "at_clock_ratio", "clock_ratio", "cycles",
-        "power", "energy", "energy_per_work", "l2_ratio", "nvml_clock_ratio",
+        "power", "energy", "energy_per_work", "energy_net", "energy_net_per_work", "l2_ratio", "nvml_clock_ratio",
     }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_call_that_works_gives_a_value():
 
 
 def test_call_that_is_not_supported_gives_the_reason():
-    assert gpu_of(FakeNvml()).query("GetName") == Reading(None, "Not Supported")
+    assert gpu_of(FakeNvml()).query("GetName") == Reading(None, "Not Supported", 3)
 
 
 def test_call_that_an_old_binding_lacks_gives_the_reason():
@@ -82,7 +82,7 @@ def test_environment_without_the_binding_has_no_nvml_and_a_reason(monkeypatch):
 def test_system_calls_answer_or_tell_why():
     nvml, _ = open_nvml(FakeNvml({"GetDriverVersion": "580.1"}))
     assert nvml.system("GetDriverVersion") == Reading("580.1")
-    assert nvml.system("GetNVMLVersion") == Reading(None, "Not Supported")
+    assert nvml.system("GetNVMLVersion") == Reading(None, "Not Supported", 3)
 
 
 @pytest.mark.parametrize("call", ["clock_mhz", "max_clock_mhz"])
@@ -210,7 +210,7 @@ def test_event_reasons_come_by_their_old_name_from_an_old_binding():
 
 
 def test_event_reasons_are_unknown_where_neither_name_answers():
-    assert gpu_of(FakeNvml()).event_reasons() == Reading(None, "Not Supported")
+    assert gpu_of(FakeNvml()).event_reasons() == Reading(None, "Not Supported", 3)
 
 
 def test_event_bits_are_nvmls_powers_of_two():
