@@ -8,16 +8,17 @@ import pytest
 from harness.model import Telemetry
 from harness.probe import telemetry
 from harness.probe.clocks import ClockReading
-from harness.probe.load import Watched
+from harness.probe.load import Group, Watched
 from harness.probe.nvml import EVENT_BITS, THROTTLE_FIELDS, Gpu, Reading
-from harness.probe.telemetry import Edge, Watch, nothing_watched, summarise
+from harness.probe.telemetry import Edge, Load, Watch, nothing_watched, summarise
 from tests.doubles import FakeNvml, FakeNvmlError
 
 START_S, END_S = 10.0, 12.0
 SECOND_NS = 1_000_000_000
 LIMIT = Reading(700.0)
 CLOCK = ClockReading(1500.0, 1490.0, 1510.0, 132)
-UNSUPPORTED = Reading(None, "Not Supported")
+UNSUPPORTED = Reading(None, "Not Supported", 3)
+BUSY = {"tensor_busy_ratio": Reading(0.9), "dram_busy_ratio": Reading(0.3)}
 
 
 def edge(time_s, throttle_ns=(), supported=True, **changed):
@@ -42,7 +43,8 @@ def counter(power_w, start_j=1000.0):
 
 def whole():
     return Watched(
-        power_w=readings(650.0),
+        power_w=readings(612.0),
+        samples_w=readings(606.0, step_s=0.02),
         energy_j=counter(600.0),
         sm_clock_mhz=readings(1650.0),
         memory_clock_mhz=readings(3201.0),
@@ -51,8 +53,14 @@ def whole():
     )
 
 
-def summed(watched=None, first=None, last=None, limit=LIMIT, clock=CLOCK, **more):
-    return summarise(watched or whole(), first or edge(START_S), last or edge(END_S), limit, clock, **more)
+def loaded(clock=CLOCK, **told):
+    """A load that began with its window, on a card whose samples follow a step at once."""
+    known = {"sm_count": 132, "max_sm_clock_mhz": 1650.0, "samples_rise_s": 0.02, "idle_power_w": 100.0}
+    return Load(START_S, clock=clock, **{**known, **told})
+
+
+def summed(watched=None, first=None, last=None, limit=LIMIT, busy=BUSY, **told):
+    return summarise(watched or whole(), first or edge(START_S), last or edge(END_S), limit, busy, loaded(**told))
 
 
 def test_power_is_the_slope_of_the_energy_counter():
@@ -61,40 +69,43 @@ def test_power_is_the_slope_of_the_energy_counter():
     assert told.power_method == "energy counter, line through 21 ticks"
 
 
-def test_instant_power_stands_beside_it():
-    assert summed().power_instant_w == pytest.approx(650)
+def test_the_other_sources_of_power_stand_beside_it():
+    told = summed()
+    assert told.power_counter_w == pytest.approx(600)
+    assert told.power_instant_w == pytest.approx(612)
+    assert told.power_samples_w == pytest.approx(606)
 
 
 def test_power_falls_back_to_the_instant_field_where_the_counter_ticks_too_seldom():
-    watched = whole()
+    watched = dataclasses.replace(whole(), samples_w=[])
     watched.energy_j = [(at_s, 1000.0) for at_s, _ in watched.energy_j]
     told = summed(watched)
-    assert told.power_w == pytest.approx(650)
+    assert told.power_w == pytest.approx(612)
     assert told.power_method == ("mean of the instant field (0 ticks of the energy counter in 2.00 s; 10 are needed)")
     assert "power_w" not in told.missing
 
 
 def test_power_falls_back_to_the_instant_field_where_the_counter_went_backwards():
-    watched = whole()
+    watched = dataclasses.replace(whole(), samples_w=[])
     watched.energy_j = [(at_s, value if at_s < 11.0 else value - 1000) for at_s, value in watched.energy_j]
     told = summed(watched)
-    assert told.power_w == pytest.approx(650)
+    assert told.power_w == pytest.approx(612)
     assert told.power_method.startswith("mean of the instant field (the energy counter went backwards, from ")
 
 
 def test_fallback_for_a_counter_that_is_not_supported_says_so():
     """The method blamed too few ticks where there was no counter at all."""
-    watched = dataclasses.replace(whole(), energy_j=[], missing={"energy": "Not Supported"})
-    told = summed(watched)
+    missing = {"energy": "Not Supported", "power_samples_w": "Not Supported"}
+    told = summed(dataclasses.replace(whole(), energy_j=[], samples_w=[], missing=missing))
     assert told.power_method == "mean of the instant field (Not Supported)"
-    assert told.missing == {}
+    assert told.missing == {"power_samples_w": "Not Supported"}
 
 
 def test_power_without_counter_and_field_is_unknown_with_nvmls_words():
-    missing = {"energy": "no counter", "power_instant_w": "no field"}
-    told = summed(dataclasses.replace(whole(), energy_j=[], power_w=[], missing=missing))
-    assert (told.power_w, told.power_instant_w, told.power_method) == (None, None, "")
-    assert told.missing == {"power_w": "no counter", "power_instant_w": "no field"}
+    missing = {"energy": "no counter", "power_instant_w": "no field", "power_samples_w": "no samples"}
+    told = summed(dataclasses.replace(whole(), energy_j=[], power_w=[], samples_w=[], missing=missing))
+    assert (told.power_w, told.power_instant_w, told.power_samples_w, told.power_method) == (None, None, None, "")
+    assert told.missing == {"power_w": "no counter", "power_instant_w": "no field", "power_samples_w": "no samples"}
 
 
 def test_watched_readings_are_left_as_they_were():
@@ -129,18 +140,15 @@ def test_nothing_is_missing_where_everything_was_read():
     assert summed().missing == {}
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"), [("", "no stamps around the window"), ("ring too short", "ring too short")]
-)
-def test_window_without_stamps_has_no_true_clock(reason, told):
-    summary = summed(clock=None, clock_reason=reason)
-    assert (summary.sm_clock_mhz, summary.sms_covered) == (None, None)
-    assert summary.missing == {"sm_clock_mhz": told}
+def test_window_without_stamps_has_no_true_clock():
+    told = summed(clock=None)
+    assert (told.sm_clock_mhz, told.sms_covered) == (None, None)
+    assert told.missing == {"sm_clock_mhz": "no stamps around the window"}
 
 
 def test_call_that_failed_once_and_worked_later_is_not_missing():
     """A value known and its reason for being unknown stood side by side."""
-    names = ("power_instant_w", "nvml_sm_clock_mhz", "memory_clock_mhz", "temperature_c", "event_ratio", "energy")
+    names = (*REASONS, "energy")
     told = summed(dataclasses.replace(whole(), missing=dict.fromkeys(names, "timeout")))
     assert told == summed()
 
@@ -150,6 +158,7 @@ def test_call_that_failed_once_and_worked_later_is_not_missing():
 REASONS = {
     "energy": "no energy",
     "power_instant_w": "no power",
+    "power_samples_w": "no samples",
     "nvml_sm_clock_mhz": "no clock",
     "memory_clock_mhz": "no memory clock",
     "temperature_c": "no temperature",
@@ -166,10 +175,13 @@ def test_everything_unsupported_is_none_with_nvmls_words():
         pcie_generation=UNSUPPORTED,
         pcie_lanes=UNSUPPORTED,
     )
-    told = summed(Watched(missing=dict(REASONS)), edge(START_S, supported=False), nothing, UNSUPPORTED, None)
+    nobody = dict.fromkeys(BUSY, Reading(None, "no performance monitor"))
+    first = edge(START_S, supported=False)
+    told = summed(Watched(missing=dict(REASONS)), first, nothing, UNSUPPORTED, nobody, clock=None, idle_power_w=None)
     assert told.missing == {
         "power_w": "no energy",
         "power_instant_w": "no power",
+        "power_samples_w": "no samples",
         "nvml_sm_clock_mhz": "no clock",
         "memory_clock_mhz": "no memory clock",
         "temperature_start_c": "no temperature",
@@ -181,6 +193,9 @@ def test_everything_unsupported_is_none_with_nvmls_words():
         "pcie_generation": "Not Supported",
         "pcie_lanes": "Not Supported",
         "power_limit_w": "Not Supported",
+        "idle_power_w": "the card's power at rest was not measured",
+        "tensor_busy_ratio": "no performance monitor",
+        "dram_busy_ratio": "no performance monitor",
     }
     assert all(getattr(told, name) in (None, {}) for name in told.missing)
     assert told.limited_by == "unknown"
@@ -188,9 +203,9 @@ def test_everything_unsupported_is_none_with_nvmls_words():
 
 def test_reasons_stand_by_the_names_of_fields():
     names = {f.name for f in dataclasses.fields(Telemetry)}
-    told = summed(Watched(), edge(START_S, supported=False), edge(END_S, supported=False), UNSUPPORTED, None)
+    told = summed(Watched(), edge(START_S, supported=False), edge(END_S, supported=False), UNSUPPORTED, clock=None)
     assert told.missing.keys() <= names
-    assert nothing_watched("no NVML").missing.keys() <= names
+    assert nothing_watched("no NVML", loaded(clock=None)).missing.keys() <= names
 
 
 def test_window_into_which_no_reading_fell_says_so():
@@ -204,7 +219,7 @@ def test_window_into_which_no_reading_fell_says_so():
 
 
 def test_instant_power_first_read_inside_the_window_is_not_stretched_over_it():
-    told = summed(dataclasses.replace(whole(), power_w=readings(650.0, start_s=11.0)))
+    told = summed(dataclasses.replace(whole(), power_w=readings(612.0, start_s=11.0)))
     assert told.power_instant_w is None
     assert told.missing == {"power_instant_w": "no reading precedes the window"}
 
@@ -218,14 +233,14 @@ def test_window_without_any_length_is_unknown_and_no_crash():
 
 
 def test_gpu_that_nvml_does_not_list_keeps_its_true_clock():
-    told = nothing_watched("NVML does not list this GPU", CLOCK)
+    told = nothing_watched("NVML does not list this GPU", loaded())
     assert (told.sm_clock_mhz, told.sms_covered, told.power_w) == (1500.0, 132, None)
     assert "sm_clock_mhz" not in told.missing
     assert set(told.missing.values()) == {"NVML does not list this GPU"}
 
 
 def test_without_nvml_and_stamps_nothing_is_known():
-    told = nothing_watched("no NVML")
+    told = nothing_watched("no NVML", loaded(clock=None))
     assert told.missing["sm_clock_mhz"] == told.missing["power_w"] == "no NVML"
     assert told.limited_by == "unknown"
 
@@ -294,25 +309,13 @@ def test_what_limits_is_judged_by_the_counters(counted_ns, limit_w, limited_by):
 # --- time line -------------------------------------------------------------------------------------------------------
 
 
-def test_timeline_has_a_step_every_tenth_of_a_second():
-    line = summed(last=edge(10.3)).timeline
-    assert line["time_s"] == (0.0, 0.1, 0.2)
-    assert line["power_w"] == (650.0, 650.0, 650.0)
-    assert line.keys() == {"time_s", "power_w", "nvml_sm_clock_mhz", "temperature_c"}
-
-
-def test_columns_of_the_timeline_are_equally_long():
-    assert {len(column) for column in summed().timeline.values()} == {20}
-
-
-def test_timeline_keeps_the_last_reading_of_a_step_and_none_for_an_empty_one():
-    watched = whole()
-    watched.power_w = [(9.99, 1.0), (10.01, 2.0), (10.09, 3.04), (10.25, 4.0), (10.31, 5.0)]
-    assert summed(watched, last=edge(10.3)).timeline["power_w"] == (3.0, None, 4.0)
-
-
-def test_timeline_of_a_very_short_window_has_one_step():
-    assert summed(last=edge(10.01)).timeline["time_s"] == (0.0,)
+def test_timeline_reaches_from_the_loads_start_to_the_windows_end():
+    groups = [Group(0.05, 10, 9.55, clock_mhz=1900.0), Group(0.05, 10, 10.05, clock_mhz=1500.0)]
+    started = dataclasses.replace(loaded(), began_s=9.5, groups=groups)
+    line = summarise(whole(), edge(START_S), edge(END_S), LIMIT, BUSY, started).timeline
+    assert (line["time_s"][0], line["time_s"][5], line["time_s"][-1]) == (-0.5, 0.0, 1.9)
+    assert (line["sm_clock_mhz"][0], line["sm_clock_mhz"][5]) == (1900.0, 1500.0)
+    assert (line["power_w"][0], line["launch_s"][0], line["temperature_c"][0]) == (606.0, 0.005, 40)
 
 
 # --- the watching thread ---------------------------------------------------------------------------------------------
