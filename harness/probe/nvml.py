@@ -1,6 +1,7 @@
 """NVML behind one wall: every call returns a value or the reason why there is none. Nothing here changes a setting."""
 
 import importlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +164,8 @@ class Gpu:
     def _busy_ratio(self, metric: Any) -> Reading:
         if metric.nvmlReturn != 0:
             return Reading(None, str(self._library.NVMLError(metric.nvmlReturn)))
+        if not math.isfinite(metric.value):
+            return Reading(None, f"the performance monitor says {metric.value} %")
         return Reading(metric.value / 100)
 
 
