@@ -50,7 +50,9 @@ def find_power(
         said = watched.missing.get("energy", "nothing was read")
         counter_w, no_counter = None, f"the energy counter fell silent {silent_s:.1f} s before the window's end: {said}"
     # Under a limit power swings by a tenth within tenths of a second: the same span for all.
-    first_s, last_s = (start_s, end_s) if fit.first_s is None or fit.last_s is None else (fit.first_s, fit.last_s)
+    first_s, last_s = start_s, end_s
+    if counter_w is not None and fit.first_s is not None and fit.last_s is not None:
+        first_s, last_s = fit.first_s, fit.last_s
     instant_w = None if is_stalled else hold_mean(*_columns(watched.power_w), first_s, last_s)
     inside = [(at_s, watts) for at_s, watts in watched.samples_w if first_s <= at_s <= last_s]
     samples = [watts for _, watts in inside]

@@ -55,6 +55,7 @@ class Watch:
     def __init__(self, gpu: Gpu) -> None:
         self.watched = Watched()
         self._gpu = gpu
+        self._newest_sample_us = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="ofpeak-watch", daemon=True)
         self._thread.start()
@@ -92,12 +93,12 @@ class Watch:
 
     def _read_samples(self) -> None:
         """What the driver recorded since the last call; its dates are Unix time, ours the monotonic clock's."""
-        ahead_s = time.time() - time.monotonic()
-        newest_s = self.watched.samples_w[-1][0] + ahead_s if self.watched.samples_w else 0.0
-        reading = self._gpu.power_samples(round(newest_s * 1e6) + 1)
+        reading = self._gpu.power_samples(self._newest_sample_us)
         if reading.value is None:
             self.watched.missing.setdefault("power_samples_w", reading.status)
-        else:
+        elif reading.value:
+            ahead_s = time.time() - time.monotonic()
+            self._newest_sample_us = round(reading.value[-1][0] * 1e6)
             self.watched.samples_w += [(at_s - ahead_s, watts) for at_s, watts in reading.value]
 
     def _read_cheap(self) -> None:

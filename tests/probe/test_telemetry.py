@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,6 +152,115 @@ def test_call_that_failed_once_and_worked_later_is_not_missing():
     names = (*REASONS, "energy")
     told = summed(dataclasses.replace(whole(), missing=dict.fromkeys(names, "timeout")))
     assert told == summed()
+
+
+@pytest.mark.parametrize("covered", [1, 131])
+def test_stamps_that_do_not_cover_every_sm_are_no_clock(covered):
+    told = summed(clock=ClockReading(1500.0, 1490.0, 1510.0, covered))
+    assert (told.sm_clock_mhz, told.sm_clock_slowest_mhz, told.sm_clock_fastest_mhz) == (None, None, None)
+    assert told.sms_covered == covered
+    assert told.missing == {"sm_clock_mhz": f"stamps came from {covered} of 132 SMs"}
+
+
+def test_stamps_count_where_nobody_knows_how_many_sms_there_are():
+    assert summed(sm_count=None).sm_clock_mhz == 1500.0
+
+
+def test_idle_power_and_busy_pipes_stand_beside_the_power():
+    told = summed()
+    assert (told.idle_power_w, told.tensor_busy_ratio, told.dram_busy_ratio) == (100.0, 0.9, 0.3)
+
+
+def test_monitor_that_answers_in_part_leaves_the_other_part_unknown():
+    told = summed(busy={**BUSY, "tensor_busy_ratio": Reading(None, "Not Supported")})
+    assert (told.tensor_busy_ratio, told.dram_busy_ratio) == (None, 0.3)
+    assert told.missing == {"tensor_busy_ratio": "Not Supported"}
+
+
+# --- what goes wrong in mid-run --------------------------------------------------------------------------------------
+
+
+def without_gap(readings, gap_start_s, gap_end_s):
+    return [reading for reading in readings if not gap_start_s < reading[0] < gap_end_s]
+
+
+def with_gap(gap_start_s, gap_end_s):
+    """Everything but the driver's own samples stops in between."""
+    watched = whole()
+    for name in ("power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "events"):
+        setattr(watched, name, without_gap(getattr(watched, name), gap_start_s, gap_end_s))
+    return watched
+
+
+def test_watch_that_stalls_means_nothing_over_the_window_but_the_counter_counts_on():
+    told = summed(with_gap(10.42, 10.98))
+    why = "nothing was read for 0.6 s of the window's 2.0 s: the watch was held up"
+    assert told.missing == dict.fromkeys(
+        ("power_instant_w", "nvml_sm_clock_mhz", "memory_clock_mhz", "event_ratio"), why
+    )
+    assert (told.power_instant_w, told.nvml_sm_clock_mhz, told.event_ratio) == (None, None, {})
+    assert (told.power_w, told.power_samples_w) == (pytest.approx(600), pytest.approx(606))
+    assert told.longest_gap_s == pytest.approx(0.6)
+
+
+def test_watch_that_misses_three_refreshes_has_not_stalled():
+    told = summed(with_gap(10.42, 10.68))
+    assert told.missing == {}
+    assert told.longest_gap_s == pytest.approx(0.3)
+
+
+def test_stall_is_not_blamed_on_what_the_card_never_answered():
+    """A card without power samples that stalled read "Not Supported" as the reason of its stall."""
+    watched = dataclasses.replace(with_gap(10.42, 10.98), missing={"power_samples_w": "Not Supported"})
+    assert summed(watched).missing["nvml_sm_clock_mhz"].endswith("of the window's 2.0 s: the watch was held up")
+
+
+def test_temperature_that_fails_in_mid_run_is_no_stall():
+    """The watch was taken for stalled, and its clocks for unknown, when the temperature alone had failed."""
+    watched = dataclasses.replace(whole(), temperature_c=[(9.5, 40), (10.5, 50)], missing={"temperature_c": "timeout"})
+    told = summed(watched)
+    assert told.missing == {}
+    assert (told.nvml_sm_clock_mhz, told.temperature_end_c) == (1650.0, 50)
+
+
+def test_instant_power_that_fails_in_mid_run_is_not_held_to_the_end():
+    watched = whole()
+    watched.power_w = without_gap(watched.power_w, 10.98, 13.1)
+    watched.missing = {"power_instant_w": "timeout"}
+    told = summed(watched)
+    assert (told.power_instant_w, told.power_w) == (None, pytest.approx(600))
+    assert told.missing == {"power_instant_w": "timeout"}
+
+
+def test_gpu_that_is_lost_in_mid_run_has_no_power_and_keeps_its_true_clock():
+    lost = Reading(None, "GPU is lost", 15)
+    watched = with_gap(10.92, 13.1)
+    watched.samples_w = without_gap(watched.samples_w, 10.5, 13.1)
+    watched.missing = dict.fromkeys(REASONS, "GPU is lost")
+    last = edge(END_S, memory_temperature_c=lost, pcie_generation=lost, pcie_lanes=lost)
+    last = dataclasses.replace(last, throttle_ns=dict.fromkeys(THROTTLE_FIELDS, lost))
+    told = summed(watched, last=last, limit=lost, busy=dict.fromkeys(BUSY, lost))
+    assert told.missing["power_w"] == "the energy counter fell silent 1.1 s before the window's end: GPU is lost"
+    assert told.missing["nvml_sm_clock_mhz"] == "GPU is lost"
+    assert told.missing["throttle_ratio"] == "power_cap: GPU is lost"
+    assert (told.power_w, told.power_counter_w, told.power_instant_w, told.power_samples_w) == (None,) * 4
+    assert (told.sm_clock_mhz, told.limited_by) == (1500.0, "unknown")
+
+
+def test_sources_that_contradict_each_other_are_kept_without_a_power():
+    """Of a load that alternates every 100 ms a 25 % duty sensor sees the high part alone."""
+    told = summed(dataclasses.replace(whole(), power_w=readings(900.0), samples_w=[]))
+    assert (told.power_w, told.power_error_w, told.power_method) == (None, None, "")
+    assert (told.power_counter_w, told.power_instant_w) == (pytest.approx(600), pytest.approx(900))
+    assert told.energy_check_ratio == pytest.approx(-1 / 3)
+    assert told.missing["power_w"] == ("the energy counter says 600.0 W, the instant field 900.0 W: no power is given")
+
+
+def test_memory_clock_of_zero_is_unknown():
+    watching = Watch(Gpu(FakeNvml({**answering().answers, "GetClockInfo": 0}), "handle"))
+    watching.stop()
+    told = summed(dataclasses.replace(whole(), memory_clock_mhz=[], missing=dict(watching.watched.missing)))
+    assert (told.memory_clock_mhz, told.missing["memory_clock_mhz"]) == (None, "NVML says 0 MHz")
 
 
 # --- unknown ---------------------------------------------------------------------------------------------------------
@@ -306,6 +416,26 @@ def test_what_limits_is_judged_by_the_counters(counted_ns, limit_w, limited_by):
     assert summed(last=edge(END_S, counted_ns), limit=Reading(limit_w)).limited_by == limited_by
 
 
+@pytest.mark.parametrize(
+    ("max_mhz", "clocks_mhz", "power_cap_ns", "limited_by"),
+    [
+        (1980.0, (1410.0,), 0, "user's clock"),
+        (1980.0, (1410.0, 1425.0), 0, "user's clock"),
+        (1980.0, (1410.0, 1440.0), 0, "none"),
+        (1425.0, (1410.0,), 0, "none"),
+        (None, (1410.0,), 0, "none"),
+        (1980.0, (1410.0,), SECOND_NS, "power"),
+    ],
+)
+def test_clock_that_stands_still_below_its_maximum_is_the_users_unless_power_holds_it(
+    max_mhz, clocks_mhz, power_cap_ns, limited_by
+):
+    watched = whole()
+    watched.sm_clock_mhz = [(10.0 + 0.05 * i, clocks_mhz[i % len(clocks_mhz)]) for i in range(40)]
+    last = edge(END_S, {"power_cap": power_cap_ns})
+    assert summed(watched, last=last, limit=Reading(601.0), max_sm_clock_mhz=max_mhz).limited_by == limited_by
+
+
 # --- time line -------------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +494,35 @@ def test_watch_names_a_reading_that_fails_once(watch):
     assert watch.watched.power_w == []
 
 
+def test_watch_keeps_every_sample_of_the_driver_once(watch, monkeypatch):
+    """Where the two clocks were read a few microseconds apart, the newest sample came again with the next call."""
+    ring = [1_000_000_000, 1_000_020_000]
+
+    def samples(_handle, _kind, since_us):
+        value = SimpleNamespace(uiVal=600_000)
+        fresh = [SimpleNamespace(timeStamp=us, sampleValue=value) for us in ring if us > since_us]
+        if not fresh:
+            raise FakeNvmlError(6)
+        return 1, fresh
+
+    library = answering()
+    library.nvmlDeviceGetSamples = samples
+    watch._gpu = Gpu(library, "handle")
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: 100.0)
+    for unix_s, newer_us in ((1000.1, 1_000_040_000), (1000.2 - 5e-6, None), (1000.3, None)):
+        monkeypatch.setattr(telemetry.time, "time", lambda now_s=unix_s: now_s)
+        watch._read_samples()
+        ring += [newer_us] if newer_us else []
+    assert len(watch.watched.samples_w) == 3
+    assert watch.watched.samples_w[0] == (pytest.approx(99.9), 600.0)
+    assert "power_samples_w" not in watch.watched.missing
+
+
+def test_watch_names_samples_that_the_driver_does_not_keep(watch):
+    watch._read_samples()
+    assert (watch.watched.samples_w, watch.watched.missing) == ([], {"power_samples_w": "Not Supported"})
+
+
 def test_edge_reads_all_counters_by_one_call(watch):
     library = answering()
     watch._gpu = Gpu(library, "handle")
@@ -372,6 +531,8 @@ def test_edge_reads_all_counters_by_one_call(watch):
     assert read.throttle_ns == dict.fromkeys(THROTTLE_FIELDS, Reading(9))
     assert read.memory_temperature_c == Reading(70)
     assert (read.pcie_generation, read.pcie_lanes) == (Reading(5), Reading(16))
+    assert read.busy.value is None
+    assert read.unix_s > 1.7e9
 
 
 def test_one_second_average_of_power_is_never_asked(watch):
