@@ -214,6 +214,9 @@ def _shorten_record(record: Record) -> dict[str, Any]:
     for name in ("telemetry", "metrics"):
         if name in plain:
             plain[name] = _shorten_all(plain[name])
+    if record.telemetry is not None and record.telemetry.window_began_at is not None:
+        # Six digits of a Unix time are good to a quarter of an hour.
+        plain["telemetry"]["window_began_at"] = round(record.telemetry.window_began_at, 3)
     return plain
 
 
