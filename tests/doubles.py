@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.errors import ExitCode, HarnessError
-from harness.model import DeviceFacts, Fact, Telemetry
+from harness.model import DeviceFacts, Fact, Ruler, RulerPart, Telemetry
 from harness.probe.load import Group, Launch, Pace, Prologue
 
 
@@ -65,6 +65,41 @@ class ScriptedDevice:
             "card": Fact("c0ffee"),
             "site_key": Fact("abc123", role="informative"),
         }
+
+
+class MeasuredDevice(ScriptedDevice):
+    """A scripted device with a card's ruler and a card's rest; `story` tells what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story: list[str] = []
+        self.flop_per_clock_per_sm: Mapping[str, int] | None = None
+        self.found = Ruler("ok", (RulerPart("tick", True, 32e-9, "s", 0.0, 2e-6),))
+
+    def begin_rest(self) -> None:
+        """The watch at rest begins."""
+        self.story.append("begin_rest")
+
+    def end_rest(self) -> dict[str, float | bool | str | None]:
+        """And ends."""
+        self.story.append("end_rest")
+        return {"power_w": 120.0, "seconds": 2.0, "temperature_c": 35.0, "reason": ""}
+
+    def ruler(self, flop_per_clock_per_sm: Mapping[str, int]) -> "MeasuredDevice":
+        """The first reading of the timers; the check is the device itself."""
+        self.story.append("ruler")
+        self.flop_per_clock_per_sm = flop_per_clock_per_sm
+        return self
+
+    def preheat(self, cap_s: float) -> dict[str, float | bool | str | None]:
+        """Warm at once."""
+        self.story.append("preheat")
+        return super().preheat(cap_s)
+
+    def conclude(self) -> Ruler:
+        """What the check found."""
+        self.story.append("conclude")
+        return self.found
 
 
 class ImpatientDevice(ScriptedDevice):
