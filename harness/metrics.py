@@ -63,7 +63,7 @@ def derive_metrics(
         _at_clock_ratio(samples, telemetry, bound, sheet, facts),
         _clock_ratio(telemetry, bound, sheet, facts),
         _cycles(samples, telemetry),
-        *_energies(case, samples, telemetry),
+        *_energies(case, samples, telemetry, facts),
         _l2_ratio(case, facts),
         _nvml_clock_ratio(telemetry),
     )
@@ -266,14 +266,16 @@ def _cycles(samples: Samples, telemetry: Telemetry) -> Metric:
     return _metric("cycles", clock_mhz * 1e6 * samples.seconds_per_launch, "cycles", "lower")
 
 
-def _energies(case: Case, samples: Samples, telemetry: Telemetry) -> tuple[Metric, ...]:
+def _energies(case: Case, samples: Samples, telemetry: Telemetry, facts: DeviceFacts) -> tuple[Metric, ...]:
     """Mean power, energy a launch, and energy a unit of the headline work: gross, and net of the card at rest.
 
-    Energy is given only where the launches fill the window: elsewhere the power is partly that of something else.
+    Energy is given only where the launches fill window and card: elsewhere the power is partly that of something else.
     """
     power_w, method, busy_ratio = telemetry.power_w, telemetry.power_method, telemetry.busy_ratio
     no_power = _missing(telemetry, "power_w", "power")
     no_energy = no_power if power_w is None else ""
+    if not no_energy and facts.mig:
+        no_energy = "the power is that of the whole card, of which this is a MIG instance"
     if not no_energy and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
         no_energy = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
     idle_w = telemetry.idle_power_w

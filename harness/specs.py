@@ -30,8 +30,8 @@ _GDDR_ECC_RATIO = 1 / 16
 _SHARED_MEMORY_CAPABILITIES = ((7, 2), (8, 7), (11, 0), (12, 1))
 # An HBM stack has a bus of 1024 bits; no GDDR card reaches two of them.
 _HBM_BUS_BITS = 2048
-# A virtual GPU's name ends in its profile: NVIDIA H100XM-80C, GRID A100-10Q.
-_VIRTUAL_GPU = re.compile(r"-\d+[ABCQ]$")
+# A virtual GPU's name ends in its profile: NVIDIA H100XM-80C, GRID A100-10Q, with media engines NVIDIA H100-1-10CME.
+_VIRTUAL_GPU = re.compile(r"-\d+[ABCQ][A-Z]*$")
 
 # GT/s and payload share of a PCIe lane by generation (PCI Express Base Specification): 8b/10b, 128b/130b, and
 # from Gen6 the 256-byte flit, of which 14 bytes are CRC and FEC.

@@ -193,20 +193,21 @@ def rise_time(times_s: Sequence[float], values: Sequence[float], settled_s: floa
     """Seconds that a step takes in a series, from a tenth to nine tenths of its height.
 
     Tells what an instrument averages over: a mean over one second takes 0.8 s, an instant reading a sample or two. The
-    levels are the medians before the step's largest rise and over the last `settled_s`; `None` where the last is not
-    above the first by half of itself, so that there is no step to judge.
+    levels are the lower quartile before the step's largest rise and the median over the last `settled_s`; `None` where
+    the last is not above the first by half of itself, so that there is no step to judge.
     """
     times, series = _columns(times_s, values)
     if len(times) < 10:
         return None
     steepest = int(np.argmax(np.diff(series)))
-    low = float(np.median(series[: steepest + 1]))
+    low = float(np.percentile(series[: steepest + 1], 25))  # a slow rise may have its steepest part at its end
     high = float(np.median(series[times >= times[-1] - settled_s]))
     if high < 1.5 * low:
         return None
-    risen = int(np.argmax(series >= low + 0.9 * (high - low)))
-    below = np.flatnonzero(series[:risen] <= low + 0.1 * (high - low))
-    return float(times[risen] - times[below[-1]]) if len(below) else None
+    resting = np.flatnonzero(series <= low + 0.1 * (high - low))
+    risen = np.flatnonzero(series >= low + 0.9 * (high - low))
+    risen = risen[risen > resting[0]]
+    return float(times[risen[0]] - times[resting[resting < risen[0]][-1]]) if len(risen) else None
 
 
 def pooled_sd(groups: Iterable[Sequence[float]]) -> PooledSd | None:

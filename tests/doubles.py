@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.errors import ExitCode, HarnessError
-from harness.model import DeviceFacts, Fact, Telemetry
+from harness.model import DeviceFacts, Fact, Ruler, RulerPart, Telemetry
 from harness.probe.load import Group, Launch, Pace, Prologue
 
 
@@ -65,6 +65,41 @@ class ScriptedDevice:
             "card": Fact("c0ffee"),
             "site_key": Fact("abc123", role="informative"),
         }
+
+
+class MeasuredDevice(ScriptedDevice):
+    """A scripted device with a card's ruler and a card's rest; `story` tells what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story: list[str] = []
+        self.flop_per_clock_per_sm: Mapping[str, int] | None = None
+        self.found = Ruler("ok", (RulerPart("tick", True, 32e-9, "s", 0.0, 2e-6),))
+
+    def begin_rest(self) -> None:
+        """The watch at rest begins."""
+        self.story.append("begin_rest")
+
+    def end_rest(self) -> dict[str, float | bool | str | None]:
+        """And ends."""
+        self.story.append("end_rest")
+        return {"power_w": 120.0, "seconds": 2.0, "temperature_c": 35.0, "reason": ""}
+
+    def ruler(self, flop_per_clock_per_sm: Mapping[str, int]) -> "MeasuredDevice":
+        """The first reading of the timers; the check is the device itself."""
+        self.story.append("ruler")
+        self.flop_per_clock_per_sm = flop_per_clock_per_sm
+        return self
+
+    def preheat(self, cap_s: float) -> dict[str, float | bool | str | None]:
+        """Warm at once."""
+        self.story.append("preheat")
+        return super().preheat(cap_s)
+
+    def conclude(self) -> Ruler:
+        """What the check found."""
+        self.story.append("conclude")
+        return self.found
 
 
 class ImpatientDevice(ScriptedDevice):
@@ -160,9 +195,13 @@ class FakeNvmlError(Exception):
 
     def __init__(self, value: int) -> None:
         super().__init__(
-            {3: "Not Supported", 9: "Driver Not Loaded", 18: "Driver/library version mismatch"}.get(
-                value, f"error {value}"
-            )
+            {
+                3: "Not Supported",
+                6: "Not Found",
+                9: "Driver Not Loaded",
+                15: "GPU is lost",
+                18: "Driver/library version mismatch",
+            }.get(value, f"error {value}")
         )
         self.value = value
 
@@ -230,3 +269,60 @@ class FakeNvml:
             value = value()
         code = 3 if value is None else 0
         return SimpleNamespace(nvmlReturn=code, valueType=3, value=SimpleNamespace(ullVal=value))
+
+
+class GpmNvml(FakeNvml):
+    """An NVML with a performance monitor: percent by metric id, code 3 for the others.
+
+    `fails` names calls ("SampleGet") with the code by which they fail; `living` counts samples that nobody freed.
+    """
+
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def __init__(
+        self, percent: Mapping[int, float] | None = None, fails: Mapping[str, int] | None = None, supported: int = 1
+    ) -> None:
+        super().__init__()
+        self.percent = dict(percent or {})
+        self.fails = dict(fails or {})
+        self.supported = supported
+        self.allocated = self.living = 0
+
+    def nvmlGpmQueryDeviceSupport(self, handle: str) -> SimpleNamespace:  # noqa: N802  # NVML's own name
+        """Whether there is a monitor."""
+        self._maybe_fail("QueryDeviceSupport")
+        return SimpleNamespace(isSupportedDevice=self.supported)
+
+    def nvmlGpmSampleAlloc(self) -> str:  # noqa: N802  # NVML's own name
+        """Room for one sample."""
+        self._maybe_fail("SampleAlloc")
+        self.allocated += 1
+        self.living += 1
+        return f"sample {self.allocated}"
+
+    def nvmlGpmSampleGet(self, handle: str, sample: str) -> str:  # noqa: N802  # NVML's own name
+        """That sample, filled."""
+        self._maybe_fail("SampleGet")
+        return sample
+
+    def nvmlGpmSampleFree(self, sample: str) -> None:  # noqa: N802  # NVML's own name
+        """One less."""
+        self.living -= 1
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:  # noqa: N802  # NVML's own name
+        """An empty request."""
+        metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(4)]
+        return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
+
+    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> SimpleNamespace:  # noqa: N802  # NVML's own name
+        """The request, answered; its two samples must still be there."""
+        self._maybe_fail("MetricsGet")
+        assert self.living >= 2
+        for metric in request.metrics[: request.numMetrics]:
+            metric.nvmlReturn = 0 if metric.metricId in self.percent else 3
+            metric.value = self.percent.get(metric.metricId, 0.0)
+        return request
+
+    def _maybe_fail(self, call: str) -> None:
+        if call in self.fails:
+            raise FakeNvmlError(self.fails[call])

@@ -238,6 +238,96 @@ def test_what_was_not_watched_is_unknown_with_the_telemetrys_reason():
     assert metrics["spec_ratio"].value == 0.6
 
 
+POWERED = replace(LOADED, power_error_w=6.0, idle_power_w=100.0)
+
+
+def interval(metric):
+    return (metric.low, metric.high)
+
+
+def test_power_has_the_interval_of_its_source():
+    power = metrics_of(GEMM, telemetry=POWERED)["power"]
+    assert interval(power) == pytest.approx((600 - 1.96 * 6, 600 + 1.96 * 6))
+    assert interval(metrics_of(GEMM)["power"]) == (None, None)
+
+
+def test_energy_has_the_interval_of_the_power_where_every_launch_takes_equally_long():
+    metrics = metrics_of(GEMM, telemetry=POWERED)
+    # 1.96 x 6 of 600 W are 1.96 %.
+    assert interval(metrics["energy"]) == pytest.approx((1200 * 0.9804, 1200 * 1.0196))
+    assert interval(metrics["energy_per_work"]) == pytest.approx((2.5e-9 * 0.9804, 2.5e-9 * 1.0196))
+
+
+def test_errors_of_power_and_time_add_as_squares():
+    samples = Samples((1.0, 1.0, 3.0, 3.0), 1, 8.0, "events", "stream")
+    time = metrics_of(GEMM, samples)["time"]
+    of_time = (time.high - time.low) / 2 / 2.0
+    energy = metrics_of(GEMM, samples, POWERED)["energy"]
+    assert energy.high - 1200 == pytest.approx(1200 * (of_time**2 + 0.0196**2) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "samples"), [(LOADED, SAMPLES), (POWERED, Samples((2.0,) * 3, 1, 6.0, "events", "stream"))]
+)
+def test_energy_has_no_interval_where_power_or_time_has_none(telemetry, samples):
+    metrics = metrics_of(GEMM, samples, telemetry)
+    assert metrics["energy"].value == 1200.0
+    assert interval(metrics["energy"]) == interval(metrics["energy_per_work"]) == (None, None)
+
+
+def test_whatever_a_boards_sensor_told_carries_its_five_percent():
+    metrics = metrics_of(GEMM, telemetry=POWERED)
+    told = {name for name, metric in metrics.items() if metric.systematic_ratio == 0.05}
+    assert told == {"power", "energy", "energy_per_work", "energy_net", "energy_net_per_work"}
+    assert {metric.systematic_ratio for name, metric in metrics.items() if name not in told} == {None}
+    assert {metric.systematic_ratio for metric in metrics_of(GEMM, telemetry=Telemetry()).values()} == {None}
+
+
+def test_net_energy_is_what_the_card_draws_beyond_its_rest():
+    metrics = metrics_of(GEMM, telemetry=POWERED)
+    assert (metrics["energy_net"].value, metrics["energy_net"].unit) == (1000.0, "J")
+    assert metrics["energy_net_per_work"].value == pytest.approx(1000 / 480e9)
+    # The same 11.76 W are more of 500 W than of 600.
+    assert interval(metrics["energy_net"]) == pytest.approx((1000 - 23.52, 1000 + 23.52))
+
+
+def test_net_energy_is_unknown_where_the_rest_was_not_measured():
+    metrics = metrics_of(GEMM)
+    assert (metrics["energy_net"].value, metrics["energy"].value) == (None, 1200.0)
+    assert metrics["energy_net"].reason == "the card's power at rest was not measured"
+    told = replace(LOADED, missing={"idle_power_w": "several GPUs"})
+    assert metrics_of(GEMM, telemetry=told)["energy_net_per_work"].reason == "several GPUs"
+
+
+def test_net_energy_needs_launches_that_fill_the_window_too():
+    metrics = metrics_of(GEMM, telemetry=replace(POWERED, busy_ratio=0.5))
+    assert metrics["energy_net"].reason == "launches fill only 50 % of the window in which power was read"
+
+
+def test_case_without_work_has_energy_but_none_per_work():
+    metrics = metrics_of(Case("ping", {}, (), kind="latency"), telemetry=POWERED)
+    assert (metrics["energy"].value, metrics["energy_net"].value) == (1200.0, 1000.0)
+    for name in ("energy_per_work", "energy_net_per_work"):
+        assert metrics[name].reason == "a latency case declares no work"
+
+
+def test_mig_instance_has_no_energy_of_its_own():
+    """Watts are the whole card's: joules of a slice would be those of its neighbours too."""
+    metrics = metrics_of(GEMM, telemetry=POWERED, facts=replace(GPU, mig=True))
+    reason = "the power is that of the whole card, of which this is a MIG instance"
+    for name in ("energy", "energy_per_work", "energy_net", "energy_net_per_work"):
+        assert (metrics[name].value, metrics[name].reason) == (None, reason)
+    assert metrics["power"].value == 600.0
+
+
+def test_clock_of_some_of_the_sms_is_the_reason_for_what_needs_that_of_all():
+    why = "stamps came from 130 of 132 SMs"
+    metrics = metrics_of(GEMM, telemetry=replace(LOADED, sm_clock_mhz=None, missing={"sm_clock_mhz": why}))
+    for name in ("cycles", "at_clock_ratio", "clock_ratio", "nvml_clock_ratio"):
+        assert (metrics[name].value, metrics[name].reason) == (None, why)
+    assert metrics["spec_ratio"].value == 0.6
+
+
 @pytest.mark.parametrize("case", [COPY, GEMM, Case("ping", {}, (), kind="latency"), Case("sqnr", {}, (), "quality")])
 @pytest.mark.parametrize("telemetry", [LOADED, Telemetry()])
 @pytest.mark.parametrize("sheet", [SHEET, NO_SHEET])
@@ -247,7 +337,7 @@ def test_every_unknown_figure_has_a_reason_and_every_case_the_same_figures(case,
     assert all(bool(m.reason) == (m.value is None) for m in metrics.values())
     assert {n for n in metrics if not n.startswith("rate")} == {
         "time", "time_p50", "time_p99", "spec_ratio", "at_clock_ratio", "clock_ratio", "cycles",
-        "power", "energy", "energy_per_work", "l2_ratio", "nvml_clock_ratio",
+        "power", "energy", "energy_per_work", "energy_net", "energy_net_per_work", "l2_ratio", "nvml_clock_ratio",
     }  # fmt: skip
 
 
@@ -294,6 +384,45 @@ def test_unsettled_and_starved_windows_are_warned_of():
     )
 
 
+def checked(power_w, ratio, counter_w=600.0):
+    return replace(LOADED, power_w=power_w, power_counter_w=counter_w, energy_check_ratio=ratio)
+
+
+@pytest.mark.parametrize("ratio", [None, 0.0, 0.03, -0.03])
+def test_sources_of_power_that_agree_are_no_warning(ratio):
+    assert warnings(COPY, telemetry=checked(600.0, ratio)) == ()
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(0.04, "4.0 % more"), (-0.04, "4.0 % less"), (-0.07, "7.0 % less")])
+def test_sources_of_power_that_differ_by_more_than_three_percent_are_warned_of(ratio, told):
+    assert warnings(COPY, telemetry=checked(600.0, ratio)) == (
+        f"energy check: the counter says 600.0 W, {told} than another source. Compare joules with care.",
+    )
+
+
+def test_power_that_was_withheld_is_warned_of_with_where_to_look():
+    telemetry = replace(checked(None, 0.25), missing={"power_w": "they contradict each other"})
+    assert warnings(COPY, telemetry=telemetry) == (
+        "energy check: the counter says 600.0 W, 25.0 % more than another source: no power and no energy are given. "
+        "Look at power_instant_w and power_samples_w.",
+    )
+
+
+def spread(slowest_mhz, fastest_mhz):
+    return replace(LOADED, sm_clock_slowest_mhz=slowest_mhz, sm_clock_fastest_mhz=fastest_mhz)
+
+
+def test_sms_that_do_not_share_one_clock_are_warned_of():
+    assert warnings(COPY, telemetry=spread(1000.0, 1100.0)) == (
+        "true clock: the SMs ran at 1000 to 1100 MHz, 10.0 % apart. Their mean is no clock of any of them.",
+    )
+
+
+@pytest.mark.parametrize(("slowest_mhz", "fastest_mhz"), [(1000.0, 1010.0), (None, 1100.0), (1000.0, None)])
+def test_sms_within_one_percent_or_unknown_are_no_warning(slowest_mhz, fastest_mhz):
+    assert warnings(COPY, telemetry=spread(slowest_mhz, fastest_mhz)) == ()
+
+
 def test_unknown_settling_is_no_warning():
     assert warnings(COPY, telemetry=Telemetry(settled=None)) == ()
 
@@ -329,6 +458,26 @@ def test_what_limits_is_told_by_the_counters(throttle, events, power_w, expected
     ratios = NO_THROTTLING | throttle
     telemetry = Telemetry(throttle_ratio=ratios, event_ratio=events, power_w=power_w, power_limit_w=700.0)
     assert limiting_factor(telemetry) == expected
+
+
+@pytest.mark.parametrize(
+    ("throttle", "expected"),
+    [
+        ({}, "user's clock"),
+        ({"power_cap": 0.005}, "user's clock"),
+        ({"power_cap": 0.05}, "none"),
+        ({"power_cap": 0.97}, "power"),
+        ({"thermal_hw": 0.5}, "thermal"),
+        ({"brake_hw": 0.5}, "brake"),
+    ],
+)
+def test_clock_held_below_its_maximum_is_the_users_where_nothing_else_acts(throttle, expected):
+    telemetry = Telemetry(throttle_ratio=NO_THROTTLING | throttle, power_w=690.0, power_limit_w=700.0)
+    assert limiting_factor(telemetry, is_held_below_max=True) == expected
+
+
+def test_clock_held_below_its_maximum_is_nobodys_where_counters_are_missing():
+    assert limiting_factor(Telemetry(), is_held_below_max=True) == "unknown"
 
 
 def test_missing_counters_leave_the_limit_unknown_but_not_what_the_others_say():

@@ -15,6 +15,8 @@ from harness.model import (
     Peak,
     PeakSheet,
     Record,
+    Ruler,
+    RulerPart,
     Run,
     Samples,
     Telemetry,
@@ -124,6 +126,42 @@ def test_run_tells_measured_from_not_measured():
     assert [r.key for r in run.not_measured] == ["1", "2", "3", "4"]
 
 
+def run_of_workers(*statuses):
+    """A run whose workers' rulers are so; `None` where a worker checked none."""
+    rulers = [None if status is None else Ruler(status, reason=f"{i}") for i, status in enumerate(statuses)]
+    workers = tuple(Worker(i, "now", ruler=ruler) for i, ruler in enumerate(rulers))
+    return Run("id", "t", 1, "0", Order(), CPU, PeakSheet(None, "none"), {}, workers, ())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "worst"),
+    [
+        (("ok", "off", "ok"), "off"),
+        (("ok", "unknown"), "unknown"),
+        (("ok", "information"), "information"),
+        (("unknown", "off"), "off"),
+        ((None, "ok"), "ok"),
+    ],
+)
+def test_ruler_of_a_run_is_the_worst_of_its_workers(statuses, worst):
+    assert run_of_workers(*statuses).ruler.status == worst
+
+
+def test_of_rulers_that_are_equally_bad_the_first_worker_tells():
+    assert run_of_workers("ok", "off", "off").ruler.reason == "1"
+
+
+@pytest.mark.parametrize("statuses", [(), (None, None)])
+def test_run_without_a_check_has_no_ruler(statuses):
+    assert run_of_workers(*statuses).ruler is None
+
+
+def test_part_of_a_ruler_is_found_by_name():
+    tick = RulerPart("tick", True, 32e-9, "s")
+    assert Ruler("ok", (tick,)).part("tick") is tick
+    assert Ruler("ok", (tick,)).part("pipe_fp8") is None
+
+
 def test_only_a_recalled_peak_is_unverified():
     told = {p: Peak(1.0, "B", p, "") for p in ("read", "second_hand", "recalled", "derived")}
     assert [p for p, peak in told.items() if not peak.is_verified] == ["recalled"]
@@ -176,6 +214,8 @@ def test_plain_of_a_class_is_the_class_itself():
         ),
         Check("after", "sqnr_db", True, None, 50.0),
         Worker(1, "now", preheat={"seconds": 1.0, "steady": True, "start_c": None, "why": "asked"}),
+        Worker(0, "now", idle={"power_w": None, "reason": "no counter"}, ruler=Ruler("unknown", reason="not judged")),
+        Ruler("off", (RulerPart("tick", False, None, "s", 0.0, 2e-6, "stands still"), RulerPart("a", None, 0.0, "s"))),
         Fact(None, "Not Supported", "informative"),
         Fact(False),
         PeakSheet(

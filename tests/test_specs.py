@@ -404,10 +404,29 @@ def test_a_mig_instance_has_no_peaks_but_the_rates_of_its_sms(name, mig):
     assert (sheet.sm_count, sheet.flop_per_clock_per_sm["bf16"]) == (16, 4096)
 
 
-def test_a_virtual_gpu_has_no_peaks():
-    sheet = specs.lookup(replace(H200, name="NVIDIA H100XM-80C"))
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA H100XM-80C", "NVIDIA H100-1-10C", "NVIDIA H100-1-10CME", "GRID A100-10Q", "GRID T4-1B4", "NVIDIA A16-4A"],
+)
+def test_a_virtual_gpu_has_no_peaks(name):
+    """A slice with media engines ("-10CME") had the peak of the whole card's bus."""
+    sheet = specs.lookup(replace(H200, name=name))
     assert (sheet.match, dict(sheet.peaks)) == ("none", {})
     assert sheet.reason.startswith("virtual GPU: ")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200 MIG 7g.141gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"])
+def test_the_full_bus_of_the_card_is_no_peak_of_its_slice(name):
+    """NVML tells the card's own bus and clocks, also of the largest slice with all of its memory."""
+    sheet = specs.lookup(replace(H200, name=name, mig=True))
+    assert (sheet.gpu, sheet.match, dict(sheet.peaks)) == (None, "none", {})
+    assert sheet.reason == f"MIG instance: {name!r} does not tell its share of the card, so it has no peaks"
+
+
+def test_no_name_of_a_whole_card_is_taken_for_a_slice():
+    for gpu in specs.gpus():
+        for name in gpu.nvml_names:
+            assert specs.lookup(DeviceFacts("cuda", name, "cuda:0")).match == "exact"
 
 
 def test_a_cpu_has_no_peaks():

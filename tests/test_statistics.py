@@ -18,11 +18,13 @@ from harness.statistics import (
     is_settled,
     lag1_correlation,
     log_drift,
+    mean_error,
     mean_interval,
     percentile,
     pooled_sd,
     pytest_benchmark_stats,
     rate_interval,
+    rise_time,
     sd_interval,
     slope_per_s,
     welch_power,
@@ -197,6 +199,67 @@ def test_counter_power_refuses_a_counter_that_goes_backwards():
     assert fit.reason == "the energy counter went backwards, from 5090.0 to 100.0 J"
 
 
+# Ticks of 100 ms seen by polls of 36 to 50 ms: up to half of a refresh late, which is 2 to 3 % of the power over a
+# second if a tick is dated by the poll that saw it.
+
+
+def polled_every(poll_s, watts=600.0, seconds=4.0, offset_s=0.01):
+    polls = [offset_s + poll_s * i for i in range(int(seconds / poll_s))]
+    return polls, [watts * 0.1 * math.floor(at_s / 0.1 + 1e-9) for at_s in polls]
+
+
+def dated_by_polls(times, energies, start_s, end_s):
+    """The slope that a fit through the polls that saw a tick would give."""
+    ticks = [i for i in range(1, len(times)) if energies[i] > energies[i - 1] and start_s <= times[i] <= end_s]
+    slope, _ = statistics.linear_regression([times[i] for i in ticks], [energies[i] for i in ticks])
+    return slope
+
+
+@pytest.mark.parametrize("poll_s", [0.036, 0.038, 0.041, 0.043, 0.045, 0.047, 0.049, 0.05])
+@pytest.mark.parametrize("start_s", [2.0, 2.33, 2.71])
+def test_counter_power_is_within_half_a_percent_however_polls_fall_on_ticks(poll_s, start_s):
+    fit = counter_power(*polled_every(poll_s), start_s, start_s + 1.2)
+    assert fit.power_w == pytest.approx(600, rel=0.005)
+    assert fit.period_s == pytest.approx(0.1, rel=0.005)
+
+
+def test_ticks_dated_by_the_polls_that_saw_them_would_be_off():
+    starts = [2.0 + 0.05 * i for i in range(17)]
+    times, energies = polled_every(0.045)
+    raw = [abs(dated_by_polls(times, energies, start_s, start_s + 1.2) / 600 - 1) for start_s in starts]
+    dated = [abs(counter_power(times, energies, start_s, start_s + 1.2).power_w / 600 - 1) for start_s in starts]
+    assert max(raw) > 0.005 > max(dated)
+
+
+def test_ticks_that_polling_missed_leave_the_grid_as_it_was():
+    times, energies = polled_every(0.043)
+    kept = [i for i, at_s in enumerate(times) if not 2.38 < at_s < 2.74]
+    fit = counter_power([times[i] for i in kept], [energies[i] for i in kept], 2.0, 3.5)
+    assert fit.power_w == pytest.approx(600, rel=0.005)
+    assert fit.period_s == pytest.approx(0.1, rel=0.005)
+
+
+def test_ticks_that_follow_no_grid_keep_the_times_at_which_they_were_seen():
+    """Refreshes 60 and 140 ms apart by turns, polled every 4 ms: no regular grid comes within a poll of them."""
+    ticks = [0.2 * (i // 2) + 0.06 * (i % 2) for i in range(60)]
+    times = [0.004 * i for i in range(1000)]
+    energies = [600.0 * max((tick for tick in ticks if tick <= at_s + 1e-9), default=0.0) for at_s in times]
+    fit = counter_power(times, energies, 1.0, 3.5)
+    assert (fit.period_s, fit.power_w) == (None, pytest.approx(600, rel=0.005))
+
+
+def test_counter_of_another_refresh_is_dated_by_its_own():
+    times = [0.004 * i for i in range(500)]
+    energies = [600.0 * 0.02 * math.floor(at_s / 0.02 + 1e-9) for at_s in times]
+    fit = counter_power(times, energies, 0.5, 1.5)
+    assert fit.period_s == pytest.approx(0.02, rel=0.001)
+    assert fit.power_w == pytest.approx(600)
+
+
+def test_the_recordings_counter_refreshes_every_100_ms():
+    assert counter_power(TIMES_S, ENERGIES_J, 3.2, 6.8).period_s == pytest.approx(0.1, abs=0.0005)
+
+
 def test_counter_power_of_no_readings_says_so():
     assert counter_power([], [], 0.0, 1.0).reason == "0 ticks of the energy counter in 1.00 s; 10 are needed"
 
@@ -245,6 +308,68 @@ def test_held_mean_begins_with_the_reading_before_the_window():
 def test_held_mean_is_unknown_before_the_first_reading():
     assert hold_mean([1.0, 2.0], [100.0, 100.0], 0.5, 2.0) is None
     assert hold_mean([], [], 0.0, 1.0) is None
+
+
+def stepping(rise_s, step_s=0.02, low=100.0, high=700.0, begins_s=0.5, seconds=3.0):
+    """A series that rises from low to high in so many seconds."""
+    times = [step_s * i for i in range(int(seconds / step_s))]
+    return times, [low + (high - low) * min(1.0, max(0.0, (at_s - begins_s) / rise_s)) for at_s in times]
+
+
+def test_rise_of_a_step_is_one_reading():
+    assert rise_time(*stepping(1e-6)) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("step_s", [0.02, 0.05, 0.1])
+def test_rise_of_a_mean_over_one_second_is_eight_tenths_of_it(step_s):
+    """Its steepest step is any of many: where that was the last, half of the ramp was taken for the rest before it."""
+    assert rise_time(*stepping(1.0, step_s)) == pytest.approx(0.8, abs=2 * step_s)
+
+
+def test_rise_of_a_step_that_overshoots_is_still_short():
+    times, watts = stepping(1e-6)
+    overshooting = [850.0 if 0.5 < at_s < 0.7 else value for at_s, value in zip(times, watts, strict=True)]
+    assert rise_time(times, overshooting) == pytest.approx(0.02)
+
+
+def test_rise_begins_after_a_load_that_came_before_the_rest():
+    """Launches that were tried out before the rest counted as the step's end, so that any series rose in no time."""
+    times, watts = stepping(1.0)
+    tried_out = [700.0 if at_s < 0.1 else value for at_s, value in zip(times, watts, strict=True)]
+    assert rise_time(times, tried_out) == pytest.approx(0.8, abs=0.04)
+
+
+@pytest.mark.parametrize(("low", "high"), [(600.0, 600.0), (600.0, 800.0), (700.0, 100.0)])
+def test_series_without_a_step_has_no_rise(low, high):
+    assert rise_time(*stepping(0.1, low=low, high=high)) is None
+
+
+def test_rise_needs_ten_readings():
+    times, watts = stepping(0.1, step_s=0.1, seconds=0.9)
+    assert rise_time(times, watts) is None
+    assert rise_time([], []) is None
+
+
+def test_the_recordings_instant_power_steps_and_its_average_takes_most_of_a_second():
+    step = [i for i, at_s in enumerate(TIMES_S) if LOAD_START_S - 0.5 <= at_s <= LOAD_START_S + 3.0]
+    times = [TIMES_S[i] for i in step]
+    assert rise_time(times, [INSTANT_W[i] for i in step]) < 0.3
+    assert 0.6 < rise_time(times, [USAGE_W[i] for i in step]) < 1.0
+
+
+def test_error_of_a_mean_is_the_textbooks_for_values_that_are_not_alike():
+    # Standard deviation 2 / sqrt(3), over four values.
+    assert mean_error([1.0, 3.0, 1.0, 3.0]) == pytest.approx(1 / math.sqrt(3))
+
+
+def test_error_of_a_mean_grows_where_neighbours_are_alike():
+    # The same values in order: residuals -1, -1, 1, 1 correlate by 1 / 4, so it grows by sqrt(1.25 / 0.75).
+    assert mean_error([1.0, 1.0, 3.0, 3.0]) == pytest.approx(1 / math.sqrt(3) * math.sqrt(5 / 3))
+
+
+def test_error_of_equal_values_is_zero_and_of_three_unknown():
+    assert mean_error([2.0] * 4) == 0.0
+    assert mean_error([1.0, 1.1, 0.9]) is None
 
 
 def test_pytest_benchmark_figures_of_four_rounds():

@@ -25,6 +25,8 @@ from harness.model import (
     Peak,
     PeakSheet,
     Record,
+    Ruler,
+    RulerPart,
     Run,
     Samples,
     Telemetry,
@@ -126,6 +128,46 @@ def measured(seconds=SAMPLES.seconds, **changes):
 def test_a_run_survives_being_saved_and_loaded(tmp_path):
     save(RUN, tmp_path / "run.json")
     assert load(tmp_path / "run.json") == RUN
+
+
+RULER = Ruler(
+    "off",
+    (
+        RulerPart("tick", True, 3.2e-8, "s", 0.0, 2e-6),
+        RulerPart("spin_20us", False, 3e-6, "s", -2e-7, 1.6e-6, "reads 2.3e-05 s"),
+        RulerPart("pipe_fp8", None, None, "ratio", 0.99, 1.005, "the resident loop does not run here"),
+    ),
+    "out of bounds: spin_20us",
+)
+IDLE = {"power_w": 119.5, "seconds": 2.0, "temperature_c": None, "reason": ""}
+
+
+def test_ruler_and_idle_power_of_a_worker_survive_too(tmp_path):
+    run = replace(RUN, workers=(replace(RUN.workers[0], ruler=RULER, idle=IDLE),))
+    save(run, tmp_path / "run.json")
+    assert load(tmp_path / "run.json") == run
+    assert load(tmp_path / "run.json").ruler == RULER
+
+
+def test_burst_settling_and_energy_check_survive_too(tmp_path):
+    telemetry = replace(
+        TELEMETRY,
+        timeline={"time_s": (-0.1, 0.0), "power_w": (None, 690.5)},
+        burst={"time_s": (0.01,), "launch_s": (0.0016,), "sm_clock_mhz": (None,)},
+        power_counter_w=695.0,
+        power_instant_w=700.0,
+        energy_check_ratio=-0.00714,
+    )
+    run = measured(telemetry=telemetry, metrics=(replace(RATE, systematic_ratio=0.05),))
+    save(run, tmp_path / "run.json")
+    assert load(tmp_path / "run.json") == run
+
+
+def test_time_at_which_a_window_began_is_kept_to_the_millisecond(tmp_path):
+    """As Unix seconds it was cut to six digits like every figure, which are good to a quarter of an hour."""
+    began = "2026-01-02T03:04:05.678Z"
+    save(measured(telemetry=replace(TELEMETRY, window_began_at=began)), tmp_path / "run.json")
+    assert load(tmp_path / "run.json").records[0].telemetry.window_began_at == began
 
 
 def test_benchmarks_are_the_measured_records_and_nothing_else():
@@ -540,6 +582,17 @@ def events(*kept, then=()):
 
 def test_a_whole_journal_is_the_run_that_it_tells():
     assert run_from_events(EVENTS) == replace(RUN, partial="")
+
+
+def test_a_journal_tells_the_ruler_and_the_rest_of_a_worker():
+    told = {**EVENTS[2], "idle": IDLE, "ruler": to_plain(RULER)}
+    worker = run_from_events([*EVENTS[:2], told, *EVENTS[3:]]).workers[0]
+    assert worker == replace(RUN.workers[0], idle=IDLE, ruler=RULER)
+
+
+def test_a_journal_of_a_worker_without_a_ruler_has_none():
+    told = {**EVENTS[2], "ruler": None}
+    assert run_from_events([*EVENTS[:2], told, *EVENTS[3:]]).ruler is None
 
 
 def test_a_journal_survives_the_disk(tmp_path):

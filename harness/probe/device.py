@@ -346,12 +346,14 @@ class CudaLoad:
         last_edge = self._watch.edge() if self._watch and self._first_edge else None
         ended_s = time.monotonic()
         next_group = self._queue.finished
+        device, busy = self._device, {}
         try:
             self._queue.drain()
         finally:
             if self._watch is not None:
                 self._watch.stop()
-        device = self._device
+            if device.gpu is not None and self._first_edge is not None and last_edge is not None:
+                busy = device.gpu.busy_ratios(self._first_edge.busy, last_edge.busy)  # frees both samples
         facts = LoadFacts(
             began_s=self._began_s,
             groups=self._groups,
@@ -364,7 +366,6 @@ class CudaLoad:
         if self._watch is None or device.gpu is None or self._first_edge is None or last_edge is None:
             telemetry = nothing_watched("NVML does not list this GPU", facts, self._marked_s, ended_s)
         else:
-            busy = device.gpu.busy_ratios(self._first_edge.busy, last_edge.busy)
             limit = device.gpu.power_limit_w()
             telemetry = summarise(self._watch.watched, self._first_edge, last_edge, limit, busy, facts)
         return replace(telemetry, burst=burst(self._groups, self._burst_clock)) if self._has_burst else telemetry

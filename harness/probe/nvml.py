@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,6 +165,8 @@ class Gpu:
     def _busy_ratio(self, metric: Any) -> Reading:
         if metric.nvmlReturn != 0:
             return Reading(None, str(self._library.NVMLError(metric.nvmlReturn)))
+        if not math.isfinite(metric.value):
+            return Reading(None, f"the performance monitor says {metric.value} %")
         return Reading(metric.value / 100)
 
     def ask(self, call: str, *arguments: Any) -> Reading:

@@ -80,14 +80,14 @@ LEAST_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
 class ResidentLoop:
     """The loop on every SM, one program each."""
 
-    def __init__(self, dtype: str, sm_count: int, capability: tuple[int, int]) -> None:
+    def __init__(self, dtype: str, sm_count: int, capability: tuple[int, int], device: str = "cuda") -> None:
         self.tile = TILES["hopper" if capability[0] == 9 else "other", dtype]
         self.programs = sm_count
-        generator = torch.Generator(device="cuda").manual_seed(20250601)
-        self._a = torch.randn(self.tile.m, self.tile.k, device="cuda", generator=generator).to(DTYPES[dtype])
-        self._b = torch.randn(self.tile.n, self.tile.k, device="cuda", generator=generator).to(DTYPES[dtype])
-        self._out = torch.empty(sm_count, self.tile.m, self.tile.n, device="cuda")
-        self._stamps = torch.zeros(sm_count, 5, dtype=torch.int64, device="cuda")
+        generator = torch.Generator(device=device).manual_seed(20250601)
+        self._a = torch.randn(self.tile.m, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
+        self._b = torch.randn(self.tile.n, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
+        self._out = torch.empty(sm_count, self.tile.m, self.tile.n, device=device)
+        self._stamps = torch.zeros(sm_count, 5, dtype=torch.int64, device=device)
 
     def flop(self, iterations: int) -> int:
         """FLOP of one launch."""

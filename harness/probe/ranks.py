@@ -163,17 +163,18 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
     What one rank does not know is unknown for all; its reason is kept.
     """
     first = ranks[0]
-    watts: dict[str, Any] = {name: _sum_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
+    watts: dict[str, Any] = {name: _sum_of_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
     errors = _all_known([t.power_error_w for t in ranks])
     clocks = _all_known([t.sm_clock_mhz for t in ranks])
     busy = _all_known([t.busy_ratio for t in ranks])
     checks = [t.energy_check_ratio for t in ranks if t.energy_check_ratio is not None]
-    reasons = {name: why for t in reversed(ranks) for name, why in t.missing.items()}
+    merged = (*_SUMMED, "sm_clock_mhz")
+    reasons = {name: why for t in reversed(ranks) for name, why in t.missing.items() if t is first or name in merged}
     return replace(
         first,
         **watts,
         power_error_w=math.hypot(*errors) if errors else None,
-        power_method=f"{first.power_method}; sum of {len(ranks)} GPUs" if first.power_method else "",
+        power_method="" if watts["power_w"] is None else f"{first.power_method}; sum of {len(ranks)} GPUs",
         power_limit_w=None,
         idle_power_w=None,
         energy_check_ratio=max(checks, key=abs, default=None),
@@ -188,7 +189,7 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
     )
 
 
-def _sum_known(values: Sequence[float | None]) -> float | None:
+def _sum_of_known(values: Sequence[float | None]) -> float | None:
     known = _all_known(values)
     return sum(known) if known else None
 

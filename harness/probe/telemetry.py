@@ -3,7 +3,7 @@
 import datetime
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -56,6 +56,7 @@ class Watch:
     def __init__(self, gpu: Gpu) -> None:
         self.watched = Watched()
         self._gpu = gpu
+        self._newest_sample_us = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="ofpeak-watch", daemon=True)
         self._thread.start()
@@ -93,12 +94,12 @@ class Watch:
 
     def _read_samples(self) -> None:
         """What the driver recorded since the last call; its dates are Unix time, ours the monotonic clock's."""
-        ahead_s = time.time() - time.monotonic()
-        newest_s = self.watched.samples_w[-1][0] + ahead_s if self.watched.samples_w else 0.0
-        reading = self._gpu.power_samples(round(newest_s * 1e6) + 1)
+        reading = self._gpu.power_samples(self._newest_sample_us)
         if reading.value is None:
             self.watched.missing.setdefault("power_samples_w", reading.status)
-        else:
+        elif reading.value:
+            ahead_s = time.time() - time.monotonic()
+            self._newest_sample_us = round(reading.value[-1][0] * 1e6)
             self.watched.samples_w += [(at_s - ahead_s, watts) for at_s, watts in reading.value]
 
     def _read_cheap(self) -> None:
@@ -135,11 +136,10 @@ def summarise(
     """Telemetry of the window between two edges; every gap has its reason in `missing`."""
     missing = {name: status for name, status in watched.missing.items() if name != "energy"}
     start_s, end_s = first.time_s, last.time_s
-    longest_gap_s = _longest_gap([at_s for at_s, _ in watched.temperature_c or watched.power_w], start_s, end_s)
-    stalled = ""
-    if longest_gap_s is not None and longest_gap_s > STALL_S:
-        gone = next((status for name, status in watched.missing.items() if name != "energy"), "the watch was held up")
-        stalled = f"nothing was read for {longest_gap_s:.1f} s of the window's {end_s - start_s:.1f} s: {gone}"
+    polled = _polled(watched)
+    polls_s = sorted(at_s for readings in polled.values() for at_s, _ in readings)
+    stalled = _why_stalled(polls_s, start_s, end_s, polled.keys(), watched.missing)
+    no_instant = stalled or _why_not_held(watched, start_s, end_s)
 
     def mean(name: str, readings: Sequence[tuple[float, float]]) -> float | None:
         inside = [value for at_s, value in readings if start_s <= at_s <= end_s]
@@ -149,20 +149,20 @@ def summarise(
         missing.pop(name, None)  # a call that failed once and worked later
         return sum(inside) / len(inside)
 
-    power = find_power(watched, start_s, end_s, load.samples_rise_s, bool(stalled))
+    power = find_power(watched, start_s, end_s, load.samples_rise_s, bool(no_instant))
     if power.power_w is None:
         missing["power_w"] = power.reason
     for name, value, why in (
-        ("power_instant_w", power.instant_w, stalled or "no reading precedes the window"),
-        ("power_samples_w", power.samples_w, _why_no_samples(watched, load.samples_rise_s)),
+        ("power_instant_w", power.instant_w, no_instant or "no reading precedes the window"),
+        ("power_samples_w", power.samples_w, power.no_samples),
     ):
         if value is None:
             missing[name] = missing.get(name) or why
         else:
             missing.pop(name, None)
     no_events = missing.pop("event_ratio", "no reading fell into the window")
-    events = _event_ratios(watched.events, start_s, end_s)
-    if events is None or stalled:
+    events = None if stalled else _event_ratios(watched.events, start_s, end_s)
+    if events is None:
         missing["event_ratio"] = stalled or no_events
     no_temperature = missing.pop("temperature_c", "no reading fell into the window")
     temperatures = [v for at_s, v in watched.temperature_c if start_s <= at_s <= end_s]
@@ -189,7 +189,7 @@ def summarise(
         memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
         throttle_ratio=_throttle_ratios(first, last, missing),
         event_ratio=events or {},
-        longest_gap_s=longest_gap_s,
+        longest_gap_s=_longest_gap(polls_s, start_s, end_s),
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
         timeline=timeline(watched, load.groups, load.began_s, start_s, end_s),
@@ -237,12 +237,35 @@ def _longest_gap(times_s: Sequence[float], start_s: float, end_s: float) -> floa
     return round(max(later - earlier for earlier, later in pairwise(edges)), 3)
 
 
-def _why_no_samples(watched: Watched, rise_s: float | None) -> str:
-    if not watched.samples_w:
-        return "the driver keeps no power samples"
-    if rise_s is None:
-        return "what the driver's samples average over was not established"
-    return f"the driver's samples take {rise_s:.2f} s to follow a step"
+def _polled(watched: Watched) -> dict[str, Sequence[tuple[float, float]]]:
+    """What the polls gave, by the name under which a failure is kept in `missing`; without what never answered."""
+    readings: dict[str, Sequence[tuple[float, float]]] = {
+        "power_instant_w": watched.power_w,
+        "nvml_sm_clock_mhz": watched.sm_clock_mhz,
+        "memory_clock_mhz": watched.memory_clock_mhz,
+        "temperature_c": watched.temperature_c,
+        "event_ratio": watched.events,
+    }
+    return {name: series for name, series in readings.items() if series}
+
+
+def _why_stalled(
+    times_s: Sequence[float], start_s: float, end_s: float, names: Iterable[str], missing: Mapping[str, str]
+) -> str:
+    """How long nothing was read in a window, and NVML's words if one of those calls failed; "" if it was never long."""
+    gap_s = _longest_gap(times_s, start_s, end_s)
+    if gap_s is None or gap_s <= STALL_S:
+        return ""
+    why = next((missing[name] for name in names if name in missing), "the watch was held up")
+    return f"nothing was read for {gap_s:.1f} s of the window's {end_s - start_s:.1f} s: {why}"
+
+
+def _why_not_held(watched: Watched, start_s: float, end_s: float) -> str:
+    """Why a reading of the instant field cannot stand until the next; "" if it can, or if none precedes the window."""
+    times_s = [at_s for at_s, _ in watched.power_w if at_s <= end_s]
+    if not times_s or times_s[0] > start_s:
+        return ""
+    return _why_stalled(times_s, start_s, end_s, ("power_instant_w",), watched.missing)
 
 
 def _is_held_below(

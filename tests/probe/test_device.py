@@ -1,13 +1,18 @@
 """Which device there is: a GPU that torch cannot use is an error, and only a machine without one runs on its CPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from harness.errors import ExitCode, HarnessError
-from harness.probe import device
-from harness.probe.device import CpuDevice, discover, environment_of
+from harness.probe import device, rest
+from harness.probe import preheat as preheating
+from harness.probe.device import CpuDevice, CudaDevice, discover, environment_of
+from harness.probe.host import NumaBinding
 from harness.probe.load import Pace
-from harness.probe.nvml import open_nvml
+from harness.probe.nvml import Gpu, open_nvml
+from harness.specs import lookup
 from tests.doubles import FakeNvml, ScriptedDevice
 
 
@@ -164,3 +169,89 @@ def test_scripted_device_brings_its_own_environment():
 
 def test_environment_of_a_cpu_has_no_card():
     assert environment_of(CpuDevice())["card"].status == "no NVIDIA GPU was measured"
+
+
+def test_cpu_tells_its_clock_as_information():
+    assert CpuDevice().host_ruler().status == "information"
+
+
+# --- a GPU's facts and what its warming tells ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU made without CUDA: what NVML answers is given, what torch says is that of an H200."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100, 200))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    def make(**answers):
+        made = CudaDevice.__new__(CudaDevice)
+        made.gpu = Gpu(FakeNvml(answers), "handle")
+        made.numa = NumaBinding("local", "one node")
+        made.idle_power_w = made.samples_rise_s = made._rest = None
+        return made
+
+    return make
+
+
+def facts_of(made, name="NVIDIA H200"):
+    properties = SimpleNamespace(name=name, major=9, minor=0, multi_processor_count=132, L2_cache_size=60 * 2**20)
+    return made._facts(0, properties)
+
+
+def test_clocks_and_bus_are_nvmls(card):
+    facts = facts_of(card(GetMaxClockInfo=3201, GetMemoryBusWidth=6016))
+    assert (facts.max_sm_clock_mhz, facts.memory_clock_mhz, facts.memory_bus_bits) == (3201, 3201, 6016)
+    assert facts.mig is False
+
+
+def test_clock_or_bus_of_zero_is_unknown_and_gives_no_peak(card):
+    """Some drivers say 0 MHz of a memory whose clock they do not know."""
+    facts = facts_of(card(GetMaxClockInfo=0, GetMemoryBusWidth=0), "NVIDIA X1")
+    assert (facts.max_sm_clock_mhz, facts.memory_clock_mhz, facts.memory_bus_bits) == (None, None, None)
+    assert lookup(facts).peaks == {}
+
+
+def test_card_whose_nvml_answers_nothing_is_known_by_what_torch_says(card):
+    facts = facts_of(card())
+    assert (facts.sm_count, facts.l2_bytes, facts.compute_capability) == (132, 60 * 2**20, (9, 0))
+    assert (facts.max_sm_clock_mhz, facts.memory_clock_mhz, facts.memory_bus_bits) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200 MIG 1g.18gb", "NVIDIA H100 80GB HBM3 MIG 7g.80gb"])
+def test_slice_of_a_card_with_the_cards_bus_has_no_peak(card, name):
+    facts = facts_of(card(GetMaxClockInfo=3201, GetMemoryBusWidth=6016), name)
+    assert facts.mig is True
+    assert (lookup(facts).match, lookup(facts).peaks) == ("none", {})
+
+
+class ScriptedRest:
+    """A rest of so many watts."""
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def end(self):
+        """What was read."""
+        return {"power_w": self.gpu.query("GetName").value, "reason": ""}
+
+
+@pytest.mark.parametrize(("watts", "known"), [(120.0, 120.0), (None, None)])
+@pytest.mark.parametrize("begins", [True, False])
+def test_power_at_rest_is_kept_for_the_cases(card, monkeypatch, watts, known, begins):
+    monkeypatch.setattr(rest, "Rest", ScriptedRest)
+    made = card(GetName=watts)
+    if begins:
+        made.begin_rest()
+    assert made.end_rest()["power_w"] == watts
+    assert (made.idle_power_w, made._rest) == (known, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "known"), [({"samples_rise_s": 0.02}, 0.02), ({"samples_rise_s": None}, None), ({}, None)]
+)
+def test_what_samples_average_over_is_kept_for_the_cases(card, monkeypatch, told, known):
+    monkeypatch.setattr(preheating, "preheat", lambda *_: told)
+    made = card()
+    assert made.preheat(60.0) == told
+    assert made.samples_rise_s == known

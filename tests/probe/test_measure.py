@@ -208,7 +208,7 @@ def test_load_that_fails_in_the_window_is_finished():
             raise RuntimeError("CUDA error")
 
     device = ScriptedDevice()
-    device.start = lambda *_: Failing()
+    device.start = lambda *_, **__: Failing()
     with pytest.raises(ZeroDivisionError):
         measured(device=device)
     assert finished == [True]

@@ -1,6 +1,7 @@
 """NVML's answers and refusals, from tables."""
 
 import ctypes
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from harness.probe.nvml import (
     CLOCK_SM,
     EVENT_BITS,
     FIELD_POWER_INSTANT,
+    GPM_METRICS,
     THROTTLE_FIELDS,
     Gpu,
     Nvml,
@@ -18,7 +20,7 @@ from harness.probe.nvml import (
     open_nvml,
     scaled,
 )
-from tests.doubles import FakeNvml, FakeNvmlError
+from tests.doubles import FakeNvml, FakeNvmlError, GpmNvml
 
 
 def gpu_of(library):
@@ -32,7 +34,7 @@ def test_call_that_works_gives_a_value():
 
 
 def test_call_that_is_not_supported_gives_the_reason():
-    assert gpu_of(FakeNvml()).query("GetName") == Reading(None, "Not Supported")
+    assert gpu_of(FakeNvml()).query("GetName") == Reading(None, "Not Supported", 3)
 
 
 def test_call_that_an_old_binding_lacks_gives_the_reason():
@@ -82,7 +84,7 @@ def test_environment_without_the_binding_has_no_nvml_and_a_reason(monkeypatch):
 def test_system_calls_answer_or_tell_why():
     nvml, _ = open_nvml(FakeNvml({"GetDriverVersion": "580.1"}))
     assert nvml.system("GetDriverVersion") == Reading("580.1")
-    assert nvml.system("GetNVMLVersion") == Reading(None, "Not Supported")
+    assert nvml.system("GetNVMLVersion") == Reading(None, "Not Supported", 3)
 
 
 @pytest.mark.parametrize("call", ["clock_mhz", "max_clock_mhz"])
@@ -210,8 +212,108 @@ def test_event_reasons_come_by_their_old_name_from_an_old_binding():
 
 
 def test_event_reasons_are_unknown_where_neither_name_answers():
-    assert gpu_of(FakeNvml()).event_reasons() == Reading(None, "Not Supported")
+    assert gpu_of(FakeNvml()).event_reasons() == Reading(None, "Not Supported", 3)
 
 
 def test_event_bits_are_nvmls_powers_of_two():
     assert sorted(EVENT_BITS.values()) == [1 << i for i in range(9)]
+
+
+# --- the driver's own power samples ----------------------------------------------------------------------------------
+
+
+def sampled(*microseconds, value_type=1):
+    """Samples of 600 W at those times."""
+    value = SimpleNamespace(uiVal=600_000, ullVal=600_000)
+    return value_type, [SimpleNamespace(timeStamp=us, sampleValue=value) for us in microseconds]
+
+
+def power_samples(answer, since_us=0):
+    return gpu_of(FakeNvml({"GetSamples": answer})).power_samples(since_us)
+
+
+def test_power_samples_are_watts_by_unix_time():
+    assert power_samples(sampled(1_000_000, 1_020_000)).value == [(1.0, 600.0), (1.02, 600.0)]
+
+
+def test_power_samples_that_were_told_before_are_left_out():
+    assert power_samples(sampled(1_000_000, 1_020_000), since_us=1_000_000).value == [(1.02, 600.0)]
+
+
+def test_places_of_the_ring_that_were_never_filled_are_no_samples():
+    assert power_samples(sampled(0, 1_000_000)).value == [(1.0, 600.0)]
+
+
+def test_not_found_means_that_no_sample_is_new():
+    assert power_samples(FakeNvmlError(6)) == Reading([])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(FakeNvmlError(3), "Not Supported"), (sampled(1, value_type=9), "samples of an unknown type (9)")],
+)
+def test_power_samples_that_the_driver_does_not_keep_are_unknown(answer, told):
+    assert (power_samples(answer).value, power_samples(answer).status) == (None, told)
+
+
+# --- the performance monitor -----------------------------------------------------------------------------------------
+
+TENSOR, DRAM = GPM_METRICS.values()
+
+
+def busy(library):
+    """Two samples of a GPU and what lies between them."""
+    gpu = gpu_of(library)
+    return gpu.busy_ratios(gpu.busy_sample(), gpu.busy_sample())
+
+
+def test_monitor_tells_the_shares_between_two_samples_and_both_are_freed():
+    library = GpmNvml({TENSOR: 90.0, DRAM: 25.0})
+    assert busy(library) == {"tensor_busy_ratio": Reading(0.9), "dram_busy_ratio": Reading(0.25)}
+    assert (library.allocated, library.living) == (2, 0)
+
+
+def test_metric_that_the_monitor_lacks_is_unknown_and_the_other_is_not():
+    library = GpmNvml({DRAM: 25.0})
+    assert busy(library) == {
+        "tensor_busy_ratio": Reading(None, "Not Supported"),
+        "dram_busy_ratio": Reading(0.25),
+    }
+    assert (library.allocated, library.living) == (2, 0)
+
+
+def test_metric_that_is_no_number_is_unknown():
+    """NaN would have made the run file no JSON."""
+    told = busy(GpmNvml({TENSOR: math.nan, DRAM: 25.0}))
+    assert told["tensor_busy_ratio"] == Reading(None, "the performance monitor says nan %")
+
+
+def test_card_without_a_monitor_takes_no_sample():
+    library = GpmNvml(supported=0)
+    assert busy(library) == dict.fromkeys(GPM_METRICS, Reading(None, "this GPU has no performance monitor (GPM)"))
+    assert library.allocated == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "allocated"), [("QueryDeviceSupport", 0), ("SampleAlloc", 0), ("SampleGet", 2), ("MetricsGet", 2)]
+)
+def test_every_sample_is_freed_whatever_fails(call, allocated):
+    library = GpmNvml({TENSOR: 90.0, DRAM: 25.0}, fails={call: 15})
+    told = busy(library)
+    assert {reading.value for reading in told.values()} == {None}
+    assert {reading.status for reading in told.values()} == {"GPU is lost"}
+    assert (library.allocated, library.living) == (allocated, 0)
+
+
+def test_first_sample_is_freed_where_the_last_could_not_be_taken():
+    library = GpmNvml({TENSOR: 90.0, DRAM: 25.0})
+    gpu = gpu_of(library)
+    first = gpu.busy_sample()
+    library.fails["SampleGet"] = 15
+    assert {reading.status for reading in gpu.busy_ratios(first, gpu.busy_sample()).values()} == {"GPU is lost"}
+    assert (library.allocated, library.living) == (2, 0)
+
+
+def test_binding_without_a_monitor_is_unknown():
+    told = Gpu(SimpleNamespace(NVMLError=FakeNvmlError), "handle").busy_sample()
+    assert told == Reading(None, "this nvidia-ml-py has no nvmlGpmQueryDeviceSupport")

@@ -5,15 +5,16 @@ import json
 
 import pytest
 
+from harness.assembly import run_from_events
 from harness.errors import ExitCode, HarnessError
 from harness.journal import read_events
-from harness.model import Case, Order, Record, Work, from_plain
+from harness.model import Case, DeviceFacts, Order, Record, Ruler, RulerPart, Work, from_plain, to_plain
 from harness.probe import device as probe_device
 from harness.probe import worker
 from harness.probe.measure import CheckFailedError, Subject
 from harness.probe.ranks import RankError
 from harness.probe.worker import DuplicateKeyError, Task, WorkerSession, is_wanted, one_line, open_session, read_task
-from tests.doubles import ScriptedDevice
+from tests.doubles import MeasuredDevice, ScriptedChecker, ScriptedDevice
 
 BYTES = Work(1e9, "B", None, "read", no_peak="scripted")
 GIB = 2**30
@@ -204,6 +205,76 @@ def test_warming_is_told_before_it_begins(tmp_path):
     running.begin(running.plan("memory", [case(1)])[0])
     running.close()
     assert [e["event"] for e in read_events(tmp_path / "j")] == ["warming", "warmed", "started"]
+
+
+def measured_session(tmp_path, order=None):
+    device = MeasuredDevice()
+    order = order or Order(profile="quick")
+    return WorkerSession(Task(order, journal=str(tmp_path / "j")), device, device.checker, device.environment())
+
+
+def test_rest_ends_before_the_ruler_begins_and_the_ruler_is_concluded_on_a_warm_card(tmp_path):
+    running = measured_session(tmp_path)
+    for one in running.plan("memory", [case(1), case(2)]):
+        running.begin(one)
+    assert running.device.story == ["end_rest", "ruler", "preheat", "conclude"]
+    assert running.device.flop_per_clock_per_sm == running.sheet.flop_per_clock_per_sm
+
+
+def test_journal_tells_preheat_rest_and_ruler(tmp_path):
+    running = measured_session(tmp_path)
+    running.begin(running.plan("memory", [case(1)])[0])
+    running.close()
+    warming, warmed, started = read_events(tmp_path / "j")
+    assert (warming["event"], warmed["event"], started["event"]) == ("warming", "warmed", "started")
+    assert warmed["preheat"]["end_c"] == 40.0
+    assert warmed["idle"] == {"power_w": 120.0, "seconds": 2.0, "temperature_c": 35.0, "reason": ""}
+    assert from_plain(Ruler, warmed["ruler"]) == running.device.found
+
+
+def test_ruler_that_is_off_is_told_and_the_run_goes_on(tmp_path):
+    running = measured_session(tmp_path)
+    running.device.found = Ruler("off", (RulerPart("spin_20us", False, 3e-6, "s"),), "out of bounds: spin_20us")
+    planned = running.plan("memory", [case(1)])[0]
+    running.begin(planned)
+    assert running.measure(planned, copying()).outcome == "measured"
+    assert read_events(tmp_path / "j")[1]["ruler"]["status"] == "off"
+
+
+def test_smoke_neither_rests_nor_reads_the_ruler_of_a_card(tmp_path):
+    running = measured_session(tmp_path, Order(profile="smoke"))
+    running.begin(running.plan("memory", [case(1)])[0])
+    running.close()
+    assert running.device.story == []
+    assert [e["event"] for e in read_events(tmp_path / "j")] == ["started"]
+
+
+@pytest.mark.parametrize(("profile", "story"), [("quick", ["begin_rest"]), ("smoke", [])])
+def test_rest_is_watched_while_the_worker_plans_but_not_where_nobody_ends_it(monkeypatch, profile, story):
+    """A smoke run on a GPU was watched at 25 Hz from its first case to its last."""
+    device = MeasuredDevice()
+    monkeypatch.setattr(probe_device, "discover", lambda *_: device)
+    open_session(Task(Order(profile=profile)), torch_checker=list)
+    assert device.story == story
+
+
+def test_cpu_run_stores_its_clock_as_information(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(probe_device.CpuDevice, "__init__", lambda self: None)
+    monkeypatch.setattr(probe_device.CpuDevice, "facts", DeviceFacts("cpu", "Test CPU", "cpu"), raising=False)
+    order = Order(profile="standard")
+    running = WorkerSession(Task(order, journal=str(tmp_path / "j")), probe_device.CpuDevice(), ScriptedChecker(), {})
+    planned = running.plan("memory", [case(1)])
+    running.announce()
+    running.begin(planned[0])
+    running.close()
+    told = read_events(tmp_path / "j")
+    assert [event["event"] for event in told] == ["plan", "warmed", "started"]
+    ordered = {"event": "order", "run_id": "r", "created_at": "", "suite_version": "0", "source_hash": {}}
+    run = run_from_events([{**ordered, "order": to_plain(order)}, *told])
+    assert (run.ruler.status, run.ruler.reason) == ("information", "nothing is gated on a CPU")
+    assert {part.passed for part in run.ruler.parts} == {None}
+    assert (run.workers[0].idle, run.workers[0].preheat) == ({}, {})
 
 
 def test_checked_case_has_no_figures():

@@ -1,0 +1,86 @@
+"""What several ranks measured, as one measurement: without processes and without torch."""
+
+import dataclasses
+
+import pytest
+
+from harness.model import Telemetry
+from harness.probe.load import Pace
+from harness.probe.measure import CheckFailedError
+from harness.probe.ranks import merge_telemetry, slowest
+
+RANK = Telemetry(
+    busy_ratio=0.99,
+    sm_clock_mhz=1500.0,
+    power_w=300.0,
+    power_method="energy counter, line through 20 ticks",
+    power_error_w=3.0,
+    power_counter_w=300.0,
+    power_instant_w=306.0,
+    power_samples_w=303.0,
+    energy_check_ratio=-0.02,
+    temperature_end_c=50,
+)
+OTHER = dataclasses.replace(RANK, power_w=200.0, power_error_w=4.0, energy_check_ratio=0.01, sm_clock_mhz=1400.0)
+
+
+def test_watts_of_all_ranks_add_up_whichever_source_they_come_from():
+    told = merge_telemetry([RANK, OTHER])
+    assert (told.power_w, told.power_counter_w, told.power_instant_w, told.power_samples_w) == (500, 600, 612, 606)
+    assert told.power_method == "energy counter, line through 20 ticks; sum of 2 GPUs"
+    assert told.power_error_w == 5.0
+
+
+def test_lowest_clock_and_emptiest_window_of_all_count():
+    told = merge_telemetry([RANK, dataclasses.replace(OTHER, busy_ratio=0.9)])
+    assert (told.sm_clock_mhz, told.busy_ratio) == (1400.0, 0.9)
+
+
+def test_check_is_that_of_the_rank_whose_sources_are_farthest_apart():
+    assert merge_telemetry([RANK, OTHER]).energy_check_ratio == -0.02
+    assert merge_telemetry([dataclasses.replace(RANK, energy_check_ratio=None), OTHER]).energy_check_ratio == 0.01
+
+
+def test_power_that_one_rank_does_not_know_is_unknown_for_all_with_its_reason():
+    """The method of the first rank stood beside a power that nobody knew."""
+    lost = dataclasses.replace(OTHER, power_w=None, power_error_w=None, missing={"power_w": "GPU is lost"})
+    told = merge_telemetry([RANK, lost])
+    assert (told.power_w, told.power_error_w, told.power_method) == (None, None, "")
+    assert told.missing["power_w"] == "GPU is lost"
+    assert told.power_counter_w == 600.0
+
+
+def test_clock_that_one_rank_does_not_know_is_unknown_for_all_with_its_reason():
+    blind = dataclasses.replace(OTHER, sm_clock_mhz=None, missing={"sm_clock_mhz": "stamps came from 1 of 132 SMs"})
+    told = merge_telemetry([RANK, blind])
+    assert (told.sm_clock_mhz, told.missing["sm_clock_mhz"]) == (None, "stamps came from 1 of 132 SMs")
+
+
+def test_what_only_rank_0_tells_is_not_missing_where_another_rank_lacks_it():
+    """A temperature known and another rank's reason for not knowing its own stood side by side."""
+    cold = dataclasses.replace(OTHER, temperature_end_c=None, missing={"temperature_end_c": "Not Supported"})
+    told = merge_telemetry([RANK, cold])
+    assert told.temperature_end_c == 50
+    assert "temperature_end_c" not in told.missing
+    assert "temperature_end_c" in merge_telemetry([cold, RANK]).missing
+
+
+def test_limit_rest_and_settling_of_several_gpus_are_unknown_with_reasons():
+    told = merge_telemetry([dataclasses.replace(RANK, power_limit_w=700.0, idle_power_w=80.0), OTHER])
+    assert (told.power_limit_w, told.idle_power_w, told.settled) == (None, None, None)
+    assert told.missing == {
+        "power_limit_w": "the power is that of several GPUs together",
+        "idle_power_w": "the power of several GPUs at rest was not measured",
+        "settled": "not judged between ranks: a fixed load precedes the window",
+    }
+
+
+def test_group_is_over_when_its_slowest_rank_is_done():
+    samples = slowest([[2.0, 4.0], [3.0, 1.0]], Pace("stream", 10, 0.2), "cuda_event")
+    assert samples.seconds == (0.3, 0.4)
+    assert (samples.window_s, samples.launches) == (7.0, 20)
+
+
+def test_rank_whose_group_took_no_time_is_refused():
+    with pytest.raises(CheckFailedError, match="samples are not positive numbers"):
+        slowest([[0.0, 4.0], [0.0, 1.0]], Pace("stream", 10, 0.2), "cuda_event")
