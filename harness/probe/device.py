@@ -364,7 +364,8 @@ class CudaLoad:
             idle_power_w=device.idle_power_w,
         )
         if self._watch is None or device.gpu is None or self._first_edge is None or last_edge is None:
-            telemetry = nothing_watched("NVML does not list this GPU", facts, self._marked_s, ended_s)
+            why = "NVML does not list this GPU" if self._watch is None else "the load ended before its window"
+            telemetry = nothing_watched(why, facts, self._marked_s, ended_s)
         else:
             limit = device.gpu.power_limit_w()
             telemetry = summarise(self._watch.watched, self._first_edge, last_edge, limit, busy, facts)

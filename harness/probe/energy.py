@@ -35,6 +35,11 @@ class Power:
     no_samples: str = ""
 
 
+def are_fast(samples_rise_s: float | None) -> bool:
+    """Whether the driver's samples are known to follow a step at once, and so belong to the window that they are in."""
+    return samples_rise_s is not None and samples_rise_s <= FAST_RISE_S
+
+
 def find_power(
     watched: Watched, start_s: float, end_s: float, samples_rise_s: float | None, is_stalled: bool = False
 ) -> Power:
@@ -77,7 +82,7 @@ def _why_no_samples(times_s: Sequence[float], first_s: float, last_s: float, ris
         return "the driver keeps no power samples of the window"
     if rise_s is None:
         return "what the driver's samples average over was not established"
-    if rise_s > FAST_RISE_S:
+    if not are_fast(rise_s):
         return f"the driver's samples take {rise_s:.2f} s to follow a step"
     gap_s = max(later - earlier for earlier, later in pairwise((first_s, *times_s, last_s)))
     return f"the driver's samples have a gap of {gap_s:.1f} s in the window" if gap_s > SILENT_S else ""

@@ -72,7 +72,16 @@ class RulerCheck:
         self._first = pair_timers()
 
     def conclude(self) -> Ruler:
-        """Every part, now. The rate needs five seconds since the check began; the pre-heat is longer."""
+        """Every part, now. The rate needs five seconds since the check began; the pre-heat is longer.
+
+        A check that breaks off (a kernel that does not compile here) leaves the ruler unknown, and the run goes on.
+        """
+        try:
+            return conclude(self._read_parts())
+        except (RuntimeError, triton.TritonError) as error:
+            return Ruler("unknown", reason=f"the check broke off: {' '.join(str(error).split())[:120]}")
+
+    def _read_parts(self) -> list[RulerPart]:
         tick = judge_tick(read_timer())
         tick_s = tick.value or MOST_TICK_S
         gap_s = self._read_spin(0.0)[0]
@@ -82,7 +91,7 @@ class RulerCheck:
         for name, duration_s in SPINS_S.items():
             parts.append(judge_spin(name, *self._read_spin(duration_s), gap_s, tick_s))
         parts += [self._read_pipe(dtype) for dtype in LEAST_CAPABILITY if self._has_pipe(dtype)]
-        return conclude(parts)
+        return parts
 
     def _read_spin(self, duration_s: float) -> tuple[float, float]:
         """Seconds a launch as a case would read them, and as the kernels themselves tell."""

@@ -11,7 +11,7 @@ from typing import Any
 from harness.metrics import limiting_factor
 from harness.model import Telemetry
 from harness.probe.clocks import ClockReading
-from harness.probe.energy import find_power
+from harness.probe.energy import are_fast, find_power
 from harness.probe.load import Group, Watched
 from harness.probe.nvml import (
     CLOCK_MEMORY,
@@ -170,6 +170,8 @@ def summarise(
         missing |= dict.fromkeys(("temperature_start_c", "temperature_end_c"), no_temperature)
     if load.idle_power_w is None:
         missing["idle_power_w"] = "the card's power at rest was not measured"
+    # Samples that lag would draw a ramp that the card never ran.
+    drawn = watched if are_fast(load.samples_rise_s) else replace(watched, samples_w=[])
     telemetry = Telemetry(
         **_true_clock(load.clock, load.sm_count, "no stamps around the window", missing),
         window_began_at=first.utc,
@@ -192,7 +194,7 @@ def summarise(
         longest_gap_s=_longest_gap(polls_s, start_s, end_s),
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
-        timeline=timeline(watched, load.groups, load.began_s, start_s, end_s),
+        timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
         missing=missing,
     )
     telemetry = replace(telemetry, **{name: _value(name, reading, missing) for name, reading in busy.items()})

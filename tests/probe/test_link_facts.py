@@ -115,7 +115,7 @@ def test_a_neighbour_off_the_bus_hides_no_other():
     """One lost GPU ended the listing, and with it the measurement on its neighbours."""
     nvml, _ = open_nvml(SeveralGpus(["a", "lost", "b"]))
     told = link_facts(card_of(next(nvml.gpus())), nvml)
-    assert (told["neighbours"].value, told["gpus_lost"].value, told["gpus_lost"].status) == (1, 1, "error 15")
+    assert (told["neighbours"].value, told["gpus_lost"].value, told["gpus_lost"].status) == (1, 1, "GPU is lost")
 
 
 def test_a_card_without_a_uuid_has_unknown_neighbours():

@@ -58,10 +58,10 @@ def gpu(**answers):
     return Gpu(FakeNvml({"GetTemperature": 35, **answers}), "handle")
 
 
-def test_two_seconds_after_the_card_woke_are_watched(clock, watched):
+def test_a_second_and_a_half_after_the_card_woke_is_watched(clock, watched):
     told = Rest(gpu()).end()
-    assert told == {"power_w": 120.0, "seconds": 2.0, "temperature_c": 35.0, "reason": ""}
-    assert clock.slept_s == [2.5]
+    assert told == {"power_w": 120.0, "seconds": 1.5, "temperature_c": 35.0, "reason": ""}
+    assert clock.slept_s == [2.0]
     assert watched.stopped == [True]
 
 
@@ -75,11 +75,11 @@ def test_rest_that_lasted_long_enough_is_not_waited_for(clock, watched):
 def test_card_without_a_counter_has_no_power_at_rest(clock, watched):
     watched.energy_j, watched.missing = [], {"energy": "Not Supported"}
     told = Rest(gpu(GetTemperature=None)).end()
-    assert told == {"power_w": None, "seconds": 2.0, "temperature_c": None, "reason": "Not Supported"}
+    assert told == {"power_w": None, "seconds": 1.5, "temperature_c": None, "reason": "Not Supported"}
 
 
 def test_counter_that_went_backwards_is_the_reason(clock, watched):
-    watched.energy_j = [(at_s, joules - (1000 if at_s > 102 else 0)) for at_s, joules in watched.energy_j]
+    watched.energy_j = [(at_s, joules - (1000 if at_s > 101 else 0)) for at_s, joules in watched.energy_j]
     told = Rest(gpu()).end()
     assert told["power_w"] is None
     assert told["reason"].startswith("the energy counter went backwards, from ")

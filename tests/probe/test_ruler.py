@@ -228,3 +228,15 @@ def test_however_short_a_time_is_asked_one_product_is_made(cuda):
 def test_stamps_that_do_not_cover_every_sm_are_no_witness(cuda, sms):
     with pytest.raises(RuntimeError, match="the stamps did not come from every SM"):
         watch_pipe(Loop(), Stamper(*sms), 4, 1.0)
+
+
+def test_check_that_breaks_off_leaves_the_ruler_unknown(card, monkeypatch):
+    """A kernel that does not compile on some GPU failed the first case of every run there."""
+
+    def read_spin(*_):
+        raise RuntimeError("PTXAS error:\n no such instruction")
+
+    monkeypatch.setattr(RulerCheck, "_read_spin", read_spin)
+    ruler = checked(card)
+    assert (ruler.status, ruler.parts) == ("unknown", ())
+    assert ruler.reason == "the check broke off: PTXAS error: no such instruction"
