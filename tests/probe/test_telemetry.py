@@ -452,8 +452,8 @@ def test_timeline_reaches_from_the_loads_start_to_the_windows_end():
 def test_timeline_draws_no_samples_that_lag():
     """On a card whose samples are means over a second, every case began with a ramp that the card never ran."""
     assert summed().timeline["power_w"][0] == 606.0
-    assert summed(samples_rise_s=0.8).timeline["power_w"][0] == 650.0
-    assert summed(samples_rise_s=None).timeline["power_w"][0] == 650.0
+    assert summed(samples_rise_s=0.8).timeline["power_w"][0] == 612.0
+    assert summed(samples_rise_s=None).timeline["power_w"][0] == 612.0
 
 
 # --- the watching thread ---------------------------------------------------------------------------------------------
