@@ -1,7 +1,7 @@
 # ofpeak: `make help` lists what there is.
 #
-# Only what is given on make's own command line counts for PYTHON and PROFILE: make also reads the environment, and
-# a PYTHON or PROFILE that something else exported there must not choose what is measured, or with what.
+# Knobs of bench count only on make's own command line: make also reads the environment, and an OUT, DEVICE or PROFILE
+# that something else exported there must not choose what is measured, with what, or where it goes.
 
 given = $(if $(filter command line,$(origin $(1))),$($(1)))
 
@@ -13,10 +13,10 @@ PY      := $(or $(OWN),$(VENV)/bin/python)
 SET_UP  := $(if $(OWN),,$(READY))
 
 # One variable of make per option of `ofpeak run`.
-OPTIONS := $(if $(call given,PROFILE),--profile '$(PROFILE)') $(if $(ONLY),--only '$(ONLY)') \
-  $(if $(RUNS),--runs '$(RUNS)') $(if $(OUT),--out '$(OUT)') $(if $(RESUME),--resume '$(RESUME)') \
-  $(if $(GPUS),--gpus '$(GPUS)') $(if $(filter 1,$(CONCURRENT)),--concurrent) \
-  $(if $(DECLARE),--declare '$(DECLARE)') $(if $(DEVICE),--device '$(DEVICE)')
+option   = $(if $(call given,$(1)),--$(2) '$($(1))')
+OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option,RUNS,runs) $(call option,OUT,out) \
+  $(call option,RESUME,resume) $(call option,GPUS,gpus) $(if $(filter 1,$(call given,CONCURRENT)),--concurrent) \
+  $(call option,DECLARE,declare) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
 .PHONY: help bench compare report test check fmt speed schema clean

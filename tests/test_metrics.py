@@ -414,7 +414,7 @@ def spread(slowest_mhz, fastest_mhz):
 
 def test_sms_that_do_not_share_one_clock_are_warned_of():
     assert warnings(COPY, telemetry=spread(1000.0, 1100.0)) == (
-        "true clock: the SMs ran at 1000 to 1100 MHz, 10.0 % apart. Their mean is no clock of any of them.",
+        "true clock: the SMs ran at 1000 to 1100 MHz, 10.0 % apart. Shares at clock are of their mean.",
     )
 
 

@@ -40,7 +40,7 @@ def printed(columns: int, *arguments: str) -> str:
 
 
 def test_readme_shows_what_show_prints():
-    (folder,) = re.findall(r"\(results/baselines/(\S+quick)\)", (ROOT / "README.md").read_text())
+    (folder,) = re.findall(r"\(results/baselines/(\S+quick-\d+)\)", (ROOT / "README.md").read_text())
     shown = printed(165, "show", f"results/baselines/{folder}")
     assert f"```\n{shown.rstrip()}\n```" in (ROOT / "README.md").read_text()
 

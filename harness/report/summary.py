@@ -27,7 +27,10 @@ _SIGNS = {
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
     "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
     "energy check": ("≠", "the energy counter and the board's other readings of power disagree: W and pJ may be off"),
-    "true clock": ("≈", "the SMs' cycle counters contradict something: clock, cycles and share at clock may be off"),
+    "true clock": (
+        "≈",
+        "the SMs' clocks were more than 1 % apart: clock, cycles and shares at clock are of their mean",
+    ),
 }
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= %)")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

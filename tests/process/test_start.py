@@ -88,8 +88,10 @@ def test_make_bench_passes_on_every_knob():
     assert words(said) == ("python3 -m harness run --resume 's' --gpus 'all' --concurrent --declare 'clocks=locked:9'")
 
 
-def test_profile_and_python_of_the_environment_do_not_count():
-    said = make("-n", "bench", PYTHON="/no/python", PROFILE="full", BASE_PYTHON="/no/python")
+def test_knobs_of_the_environment_do_not_count():
+    """Where OUT was exported for something else, RESUME was refused: the two name a set each."""
+    others = {"OUT": "/no/out", "DEVICE": "cpu", "ONLY": "x", "RUNS": "9", "CONCURRENT": "1", "DECLARE": "x"}
+    said = make("-n", "bench", PYTHON="/no/python", PROFILE="full", BASE_PYTHON="/no/python", **others)
     assert words(said.splitlines()[-1]) == ".venv/bin/python -m harness run"
     assert "/no/python" not in said
 
