@@ -35,6 +35,7 @@ STALL_S = 0.3
 # What NVML calls one clock moves by a step of 15 MHz at most.
 _FLAT_MHZ = 15
 _BELOW_MAX_RATIO = 0.98
+_NO_READING = "no reading fell into the window"
 
 
 @dataclass(frozen=True)
@@ -139,19 +140,56 @@ def summarise(
     polled = _polled(watched)
     polls_s = sorted(at_s for readings in polled.values() for at_s, _ in readings)
     stalled = _why_stalled(polls_s, start_s, end_s, polled.keys(), watched.missing)
-    no_instant = stalled or _why_not_held(watched, start_s, end_s)
+    # Samples that lag would draw a ramp that the card never ran.
+    drawn = watched if are_fast(load.samples_rise_s) else replace(watched, samples_w=[])
+    telemetry = Telemetry(
+        window_began_at=first.utc,
+        **_true_clock(load.clock, load.sm_count, "no stamps around the window", missing),
+        **_mean_clocks(watched, start_s, end_s, stalled, missing),
+        **_power(watched, start_s, end_s, load, stalled, missing),
+        **_temperatures(watched, start_s, end_s, missing),
+        **{name: _value(name, reading, missing) for name, reading in busy.items()},
+        power_limit_w=_value("power_limit_w", power_limit_w, missing),
+        memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
+        throttle_ratio=_throttle_ratios(first, last, missing),
+        event_ratio=_events(watched, start_s, end_s, stalled, missing),
+        longest_gap_s=_longest_gap(polls_s, start_s, end_s),
+        pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
+        pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
+        timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
+        missing=missing,
+    )
+    held_below = _is_held_below(watched.sm_clock_mhz, start_s, end_s, load.max_sm_clock_mhz)
+    return replace(telemetry, limited_by=limiting_factor(telemetry, held_below))
 
-    def mean(name: str, readings: Sequence[tuple[float, float]]) -> float | None:
+
+def _mean_clocks(
+    watched: Watched, start_s: float, end_s: float, stalled: str, missing: dict[str, str]
+) -> dict[str, Any]:
+    """NVML's clocks over the window; unknown where the watch stalled in it."""
+    means: dict[str, float | None] = {}
+    series = {"nvml_sm_clock_mhz": watched.sm_clock_mhz, "memory_clock_mhz": watched.memory_clock_mhz}
+    for name, readings in series.items():
         inside = [value for at_s, value in readings if start_s <= at_s <= end_s]
         if not inside or stalled:
-            missing[name] = missing.get(name) or stalled or "no reading fell into the window"
-            return None
-        missing.pop(name, None)  # a call that failed once and worked later
-        return sum(inside) / len(inside)
+            missing[name] = missing.get(name) or stalled or _NO_READING
+            means[name] = None
+        else:
+            missing.pop(name, None)  # a call that failed once and worked later
+            means[name] = sum(inside) / len(inside)
+    return means
 
+
+def _power(
+    watched: Watched, start_s: float, end_s: float, load: Load, stalled: str, missing: dict[str, str]
+) -> dict[str, Any]:
+    """Power by every source, which one counts, and how they agree."""
+    no_instant = stalled or _why_not_held(watched, start_s, end_s)
     power = find_power(watched, start_s, end_s, load.samples_rise_s, bool(no_instant))
     if power.power_w is None:
         missing["power_w"] = power.reason
+    if load.idle_power_w is None:
+        missing["idle_power_w"] = "the card's power at rest was not measured"
     for name, value, why in (
         ("power_instant_w", power.instant_w, no_instant or "no reading precedes the window"),
         ("power_samples_w", power.samples_w, power.no_samples),
@@ -160,46 +198,35 @@ def summarise(
             missing[name] = missing.get(name) or why
         else:
             missing.pop(name, None)
-    no_events = missing.pop("event_ratio", "no reading fell into the window")
+    return {
+        "power_w": power.power_w,
+        "power_method": power.method,
+        "power_error_w": power.error_w,
+        "power_counter_w": power.counter_w,
+        "power_instant_w": power.instant_w,
+        "power_samples_w": power.samples_w,
+        "energy_check_ratio": power.check_ratio,
+        "idle_power_w": load.idle_power_w,
+    }
+
+
+def _temperatures(watched: Watched, start_s: float, end_s: float, missing: dict[str, str]) -> dict[str, Any]:
+    reason = missing.pop("temperature_c", _NO_READING)
+    inside = [value for at_s, value in watched.temperature_c if start_s <= at_s <= end_s]
+    if not inside:
+        missing |= dict.fromkeys(("temperature_start_c", "temperature_end_c"), reason)
+        return {}
+    return {"temperature_start_c": inside[0], "temperature_end_c": inside[-1]}
+
+
+def _events(watched: Watched, start_s: float, end_s: float, stalled: str, missing: dict[str, str]) -> dict[str, float]:
+    """Each event's share of the window; none where nobody knows, which `missing` then tells."""
+    reason = stalled or missing.get("event_ratio", _NO_READING)
     events = None if stalled else _event_ratios(watched.events, start_s, end_s)
+    missing.pop("event_ratio", None)
     if events is None:
-        missing["event_ratio"] = stalled or no_events
-    no_temperature = missing.pop("temperature_c", "no reading fell into the window")
-    temperatures = [v for at_s, v in watched.temperature_c if start_s <= at_s <= end_s]
-    if not temperatures:
-        missing |= dict.fromkeys(("temperature_start_c", "temperature_end_c"), no_temperature)
-    if load.idle_power_w is None:
-        missing["idle_power_w"] = "the card's power at rest was not measured"
-    # Samples that lag would draw a ramp that the card never ran.
-    drawn = watched if are_fast(load.samples_rise_s) else replace(watched, samples_w=[])
-    telemetry = Telemetry(
-        **_true_clock(load.clock, load.sm_count, "no stamps around the window", missing),
-        window_began_at=first.utc,
-        nvml_sm_clock_mhz=mean("nvml_sm_clock_mhz", watched.sm_clock_mhz),
-        memory_clock_mhz=mean("memory_clock_mhz", watched.memory_clock_mhz),
-        power_w=power.power_w,
-        power_method=power.method,
-        power_error_w=power.error_w,
-        power_counter_w=power.counter_w,
-        power_instant_w=power.instant_w,
-        power_samples_w=power.samples_w,
-        energy_check_ratio=power.check_ratio,
-        idle_power_w=load.idle_power_w,
-        power_limit_w=_value("power_limit_w", power_limit_w, missing),
-        temperature_start_c=temperatures[0] if temperatures else None,
-        temperature_end_c=temperatures[-1] if temperatures else None,
-        memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
-        throttle_ratio=_throttle_ratios(first, last, missing),
-        event_ratio=events or {},
-        longest_gap_s=_longest_gap(polls_s, start_s, end_s),
-        pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
-        pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
-        timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
-        missing=missing,
-    )
-    telemetry = replace(telemetry, **{name: _value(name, reading, missing) for name, reading in busy.items()})
-    held_below = _is_held_below(watched.sm_clock_mhz, start_s, end_s, load.max_sm_clock_mhz)
-    return replace(telemetry, limited_by=limiting_factor(telemetry, held_below))
+        missing["event_ratio"] = reason
+    return events or {}
 
 
 def nothing_watched(reason: str, load: Load, start_s: float | None = None, end_s: float | None = None) -> Telemetry:
