@@ -215,7 +215,7 @@ def _positive(value: float | None) -> float | None:
     return float(value) if value is not None and LEAST <= value <= MOST else None
 
 
-def both_sides(baseline: Iterable[SideRun], candidate: Iterable[SideRun]) -> None:
+def refuse_shared(baseline: Iterable[SideRun], candidate: Iterable[SideRun]) -> None:
     """Refuse a run that stands on both sides: a set against a copy of itself says nothing."""
     shared = {run.run_id for run in baseline} & {run.run_id for run in candidate}
     if shared:
