@@ -40,6 +40,7 @@ def record(case: Case, family: str, seconds: float, **about: Any) -> Record:
     data = (*[seconds] * 18, *[seconds * tail] * 2)
     clock_mhz = about.pop("sm_clock_mhz", 1980.0)
     cycles, joules = about.pop("cycles", seconds * clock_mhz * 1e6), about.pop("joules", 2e-10)
+    gap = about.pop("nvml_gap", 1.0)
     watched = {"settled": True, "limited_by": "none", "power_limit_w": 700.0, "power_w": 600.0, "temperature_end_c": 60}
     return Record(
         case.key,
@@ -51,7 +52,7 @@ def record(case: Case, family: str, seconds: float, **about: Any) -> Record:
         metrics=(
             Metric("energy_per_work", joules, "J/B"),
             Metric("cycles", cycles, "cycles"),
-            Metric("nvml_clock_ratio", about.get("nvml_gap", 1.0), "ratio"),
+            Metric("nvml_clock_ratio", gap, "ratio"),
         ),
     )
 
