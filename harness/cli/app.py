@@ -14,6 +14,7 @@ from harness.cli.claims import claims
 from harness.cli.compare import compare
 from harness.cli.doctor import doctor
 from harness.cli.export import export
+from harness.cli.history import history
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
 from harness.cli.report import report
@@ -41,6 +42,7 @@ app.command("report")(report)
 app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
 app.command("selfcheck")(selfcheck)
 app.command("noise")(noise)
+app.command("history")(history)
 app.command("whoami")(whoami)
 app.add_typer(specs_app, name="specs")
 app.command("claims")(claims)
