@@ -208,7 +208,7 @@ def history_page(history: History) -> str:
     return render(
         title=f"History: {clean(_models(history))}",
         verdicts=[("", _verdict(history), ())],
-        sources=[("", line) for line in list(_head_lines(history))[:2]],
+        sources=[("", line) for line in list(_head_lines(history))[:1]],
         sections=_page_sections(history),
         reading=_READING,
     )
@@ -263,13 +263,13 @@ def _changes_table(history: History) -> DataTable:
             change.chance,
             _level(series, change.before.log_s),
             _level(series, change.after.log_s),
-            float(change.before.runs),
-            float(change.after.runs),
+            str(change.before.runs),
+            str(change.after.runs),
             change.first_after.created_at,
             _driver_said(change),
             ", ".join(said for said in change.together if not said.startswith("driver ")),
-            float(change.boots_before) if change.boots_before else None,
-            float(change.boots_after) if change.boots_after else None,
+            str(change.boots_before or units.UNKNOWN),
+            str(change.boots_after or units.UNKNOWN),
         )
         for series, change in history.changes
     ]
