@@ -1,4 +1,4 @@
-"""Digests of run files, fast: a lean reading of the file, and a cache that may be thrown away at any time. Floor 3.
+"""Digests of run files, fast: a lean reading of each, and a cache that may be thrown away at any time. Floor 3.
 
 The cache is JSON that is checked value by value as any foreign file is; it lies in a folder that is this user's alone.
 """
@@ -12,28 +12,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from harness import store
+from harness import lean_files, store
 from harness.digests import Absent, CaseDigest, RunDigest, digest_run
 from harness.errors import HarnessError
-from harness.model import (
-    Case,
-    DeviceFacts,
-    Fact,
-    Metric,
-    Order,
-    Outcome,
-    PeakSheet,
-    Record,
-    Run,
-    Telemetry,
-)
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 # What this suite version's digests are made of; another number makes every cached digest stale.
 DIGEST_VERSION = 1
@@ -78,7 +63,7 @@ def _read(file: Path, cache: "_Cache | None") -> RunDigest:
     if found is not None:
         return found
     identity = _identity(file)
-    digest = _lean_digest(file)
+    digest = digest_run(lean_files.load(file))
     if cache is not None and identity is not None and identity == _identity(file):
         cache.keep(file, identity, digest)
     return digest
@@ -90,153 +75,6 @@ def _identity(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return about.st_size, about.st_mtime_ns
-
-
-# Lean reading: what a digest needs is validated as strictly as in `store`, the rest is skipped.
-
-
-@dataclass(frozen=True)
-class _LeanSamples:
-    launches_per_sample: int
-    window_s: float
-
-
-@dataclass(frozen=True)
-class _LeanTelemetry:
-    """`Telemetry` without its time lines, which are most of a run file: the fields that `digest_run` looks at."""
-
-    settled: bool | None = None
-    sm_clock_mhz: float | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_end_c: float | None = None
-    throttle_ratio: Mapping[str, float] = field(default_factory=dict)
-    limited_by: str = "unknown"
-    pcie_generation: int | None = None
-    pcie_lanes: int | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _LeanRecord:
-    key: str
-    family: str
-    case: Case
-    outcome: Outcome
-    position: int
-    reason: str = ""
-    samples: _LeanSamples | None = None
-    telemetry: _LeanTelemetry | None = None
-    metrics: tuple[Metric, ...] = ()
-
-
-@dataclass(frozen=True)
-class _LeanStats:
-    data: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class _LeanBenchmark:
-    name: str
-    extra_info: _LeanRecord
-    stats: _LeanStats
-
-
-@dataclass(frozen=True)
-class _LeanSuite:
-    name: str
-    version: str
-
-
-@dataclass(frozen=True)
-class _LeanFile:
-    schema_version: int
-    run_id: str
-    datetime: str
-    suite: _LeanSuite
-    order: Order
-    device: DeviceFacts
-    sheet: PeakSheet
-    environment: Mapping[str, Fact]
-    partial: str
-    site_key: str
-    benchmarks: tuple[_LeanBenchmark, ...]
-    not_measured: tuple[_LeanRecord, ...]
-
-
-def _lean_digest(file: Path) -> RunDigest:
-    """The digest of a run file; whatever the lean reading does not take, `store` reads and explains."""
-    lean = _lean_file(file)
-    return digest_run(store.load(file) if lean is None else _lean_run(lean))
-
-
-def _lean_file(file: Path) -> _LeanFile | None:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(store.SIZE_LIMIT_BYTES + 1)
-        if len(data) > store.SIZE_LIMIT_BYTES:
-            return None
-        found: list[_LeanFile] = _adapter().validate_json(b"[" + data + b"]")
-    except (OSError, ValueError):
-        return None
-    return found[0] if len(found) == 1 and _is_sound(found[0]) else None
-
-
-def _is_sound(lean: _LeanFile) -> bool:
-    """What types cannot say, as in `store`: a schema we read, one record a key, samples that add up to their window."""
-    records = [b.extra_info for b in lean.benchmarks] + list(lean.not_measured)
-    return (
-        1 <= lean.schema_version <= store.SCHEMA_VERSION  # the lean fields are the same since the first
-        and lean.suite.name == store.SUITE_NAME
-        and len({record.key for record in records}) == len(records)
-        and all(record.outcome != "measured" for record in lean.not_measured)
-        and all(_is_sound_benchmark(b) for b in lean.benchmarks)
-    )
-
-
-def _is_sound_benchmark(benchmark: _LeanBenchmark) -> bool:
-    record, data = benchmark.extra_info, benchmark.stats.data
-    if record.key != benchmark.name or record.outcome != "measured" or record.samples is None or not data:
-        return False
-    launches, window_s = record.samples.launches_per_sample, record.samples.window_s
-    if launches < 1 or window_s <= 0 or min(data) <= 0:
-        return False
-    return abs(sum(data) * launches - window_s) <= store.WINDOW_TOLERANCE_RATIO * window_s
-
-
-def _lean_run(lean: _LeanFile) -> Run:
-    records = sorted([*(b.extra_info for b in lean.benchmarks), *lean.not_measured], key=lambda r: r.position)
-    return Run(
-        run_id=lean.run_id,
-        created_at=lean.datetime,
-        schema_version=lean.schema_version,
-        suite_version=lean.suite.version,
-        order=lean.order,
-        device=lean.device,
-        sheet=lean.sheet,
-        environment=lean.environment,
-        workers=(),
-        records=tuple(_lean_record(r) for r in records),
-        partial=lean.partial,
-        site_key=lean.site_key,
-    )
-
-
-def _lean_record(lean: _LeanRecord) -> Record:
-    telemetry = None if lean.telemetry is None else Telemetry(**vars(lean.telemetry))
-    return Record(
-        lean.key, lean.family, lean.case, lean.outcome, lean.reason, telemetry=telemetry, metrics=lean.metrics
-    )
-
-
-@functools.cache
-def _adapter() -> "TypeAdapter[list[_LeanFile]]":
-    """Pydantic's validator; in a list, because settings reach standard dataclasses only from outside."""
-    try:
-        from pydantic import ConfigDict, TypeAdapter
-    except ImportError as error:
-        raise HarnessError("reading run files needs pydantic: pip install 'pydantic>=2.7'.") from error
-    return TypeAdapter(list[_LeanFile], config=ConfigDict(strict=True, extra="ignore", allow_inf_nan=False))
 
 
 # The cache

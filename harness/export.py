@@ -132,7 +132,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Run]], bytes]] = {
 }
 
 
-def write_whole(content: bytes, path: Path) -> None:
+def write_whole(content: bytes, path: Path, option: str = "-o") -> None:
     """Write at once: a collector that reads the path finds the old file or the new one, never a part."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -143,7 +143,7 @@ def write_whole(content: bytes, path: Path) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError as error:
-        raise HarnessError(f"cannot write {path}: {error.strerror}. Name another file with -o.") from error
+        raise HarnessError(f"cannot write {path}: {error.strerror}. Name another file with {option}.") from error
     finally:
         with suppress(OSError):
             unfinished.unlink()

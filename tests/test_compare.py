@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import compare as comparing
-from harness import digest_files, store
+from harness import lean_files, store
 from harness.cli.app import exit_status
 from harness.compare import Set, compare, load_sets, set_of
 from harness.costs import Job, LanguageModel, Prices, cost
@@ -247,14 +247,14 @@ def test_the_lean_reading_says_what_the_store_says(tmp_path: Path):
     absent = hand_made.without_figure(made.READ, "memory", "failed", "wrong result")
     save(tmp_path, made.old(absent), hand_made.set_of_three()[0], hand_made.cpu_run(hand_made.cpu_copy_record()))
     for file in sorted(tmp_path.glob("*.json")):
-        assert digest_files._lean_digest(file) == digest_run(store.load(file))
+        assert digest_run(lean_files.load(file)) == digest_run(store.load(file))
 
 
 @pytest.mark.parametrize("file", sorted(Path("results/baselines").glob("*/*/*.json")), ids=lambda p: p.name)
 def test_the_lean_reading_of_committed_runs_says_what_the_store_says(file: Path):
-    lean = digest_files._lean_file(file)
+    lean = lean_files.read_lean(file)
     assert lean is not None
-    assert digest_run(digest_files._lean_run(lean)) == digest_run(store.load(file))
+    assert digest_run(lean) == digest_run(store.load(file))
 
 
 def damage(document: dict[str, object], how: str) -> str:
@@ -302,7 +302,7 @@ def test_a_second_reading_comes_from_the_cache(tmp_path: Path, own_cache: Path, 
     save(tmp_path, made.old(hand_made.without_figure(made.READ, "memory", "failed", "x")))
     first = load_sets([tmp_path])
     assert len(cached(own_cache)) == 1
-    monkeypatch.setattr(digest_files, "_lean_digest", lambda file: pytest.fail(f"{file} was read"))
+    monkeypatch.setattr(lean_files, "load", lambda file: pytest.fail(f"{file} was read"))
     assert load_sets([tmp_path]) == first
 
 

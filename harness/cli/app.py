@@ -14,6 +14,7 @@ from harness.cli.claims import claims
 from harness.cli.compare import compare
 from harness.cli.doctor import doctor
 from harness.cli.export import export
+from harness.cli.gate import gate, spread_sets
 from harness.cli.history import history
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
@@ -38,6 +39,11 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("show")(show)
 app.command("compare")(compare)
+app.command(
+    "gate",
+    epilog="Exit codes: 0 pass, 1 regression, 2 inconclusive, 3 not comparable, 4 missing, 5 usage; the last line says "
+    "all that apply, and 5, 3, 1, 4, 2, 0 is the order in which they decide.",
+)(gate)
 app.command("report")(report)
 app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
 app.command("selfcheck")(selfcheck)
@@ -77,7 +83,8 @@ def exit_status(arguments: Sequence[str]) -> int:
     """Run the command; the exit code that it promises, with one line on stderr for what a user can fix."""
     command = typer.main.get_command(app)
     try:
-        returned = command.main(args=list(arguments), prog_name="ofpeak", standalone_mode=False)
+        spread = spread_sets(arguments) if arguments[:1] == ["gate"] else list(arguments)
+        returned = command.main(args=spread, prog_name="ofpeak", standalone_mode=False)
     except HarnessError as error:
         _complain(str(error))
         return error.exit_code

@@ -28,7 +28,7 @@ def history(
     ] = None,
 ) -> None:
     """Print where a case's level changed, on which card, when, and what else changed then. Reads run files only."""
-    from harness import store
+    from harness import lean_files
     from harness.cli.output import write, write_page
     from harness.cli.report import write_file
     from harness.history import history_of
@@ -38,7 +38,7 @@ def history(
 
     files = list(result_files(paths))
     # One at a time: of each run only its times are kept.
-    found = history_of((store.load(file) for file in files), lambda gpu: find_noise(gpu, noise))
+    found = history_of((lean_files.load(file) for file in files), lambda gpu: find_noise(gpu, noise))
     if output is not None:
         page = history_page(found)
         write_file(output, page)

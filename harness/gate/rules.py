@@ -255,22 +255,35 @@ def _why_undecided(evidence: Evidence, p_holm: float, alpha: float) -> Reason:
 
 
 def _needed(evidence: Evidence, alpha: float, tests: int) -> Needed:
-    """The least number a side with which, if estimate and noise stay, one of the verdicts is 80 % likely."""
-    numbers = np.arange(LEAST_RUNS if evidence.unit == "run" else 2, _MOST_NEEDED + 1, dtype=float)
+    """The least number a side with which, if estimate and noise stay, one of the verdicts is 80 % likely.
+
+    Where a stated spread of boots stands in the way of any number of runs, it is a number of boots.
+    """
     sampled = [error for error in evidence.errors if error.count is not None]
     stated = sum(error.variance for error in evidence.errors if error.count is None)
+    numbers = np.arange(LEAST_RUNS if evidence.unit == "run" else 2, _MOST_NEEDED + 1, dtype=float)
     variances = [error.variance * (error.count or 1) / numbers for error in sampled]
-    total = sum(variances) + stated
-    freedom = total**2 / sum(variance**2 / (numbers - 1) for variance in variances)
-    error = np.sqrt(total)
-    power = stdtrit(freedom, POWER)
+    total: _Column = np.add.reduce(variances) + stated
+    freedom: _Column = total**2 / np.add.reduce([variance**2 / (numbers - 1) for variance in variances])
+    present = min(error.count or 1 for error in sampled)
+    number = _first_deciding(evidence, numbers, total, freedom, alpha, tests)
+    if number is not None or not stated:
+        return Needed(None if number is None else max(number, present + 1), evidence.unit)
+    boots = np.arange(2, _MOST_NEEDED + 1, dtype=float)
+    per_boot: _Column = sum(error.variance for error in evidence.errors) / boots
+    return Needed(_first_deciding(evidence, boots, per_boot, 2 * (boots - 1), alpha, tests), "boot")
+
+
+def _first_deciding(
+    evidence: Evidence, numbers: _Column, variance: _Column, freedom: _Column, alpha: float, tests: int
+) -> int | None:
+    error, power = np.sqrt(variance), stdtrit(freedom, POWER)
     reach = (stdtrit(freedom, 1 - alpha) + power) * error
     holm_reach = (stdtrit(freedom, 1 - alpha / tests) + power) * error
     passes = (evidence.estimate + reach < evidence.margin) & (reach <= evidence.margin)
     stops = (holm_reach < evidence.estimate) & (evidence.estimate >= ACT_RATIO * evidence.margin)
     enough = numbers[passes | stops]
-    present = min(error.count or 1 for error in sampled)
-    return Needed(max(int(enough[0]), present + 1) if len(enough) else None, evidence.unit)
+    return int(enough[0]) if len(enough) else None
 
 
 def _refuse_unusable(values: Sequence[Sequence[float]]) -> None:
