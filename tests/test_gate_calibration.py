@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from harness.gate import rules
-from tests.calibration import twins
+from harness.statistics import share_interval
+from tests.calibration import calibrate, simulate, twins
+from tests.calibration.models import QUIET, TYPICAL, Design, NoiseModel, draw
 
 NAMES = {"pass": twins.PASS, "regression": twins.REGRESSION, "inconclusive": twins.INCONCLUSIVE}
 
@@ -55,3 +57,65 @@ def test_the_vectorised_rules_are_the_gates_own(layout: tuple[int, int], assumed
 def grouped(logs: np.ndarray) -> list[list[float]]:
     """A case's array as the gate takes it: runs by boot, without those that are missing."""
     return [found for boot in logs.tolist() if (found := [log for log in boot if not math.isnan(log)])]
+
+
+def test_a_share_of_few_has_a_wide_interval():
+    """Wilson by hand: z² = 3.8415; 0 of 59 gives z² / (59 + z²) = 6.1 %, 5 of 10 is symmetric."""
+    assert share_interval(0, 59) == pytest.approx((0.0, 3.8415 / 62.8415), abs=1e-5)
+    assert share_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert share_interval(10, 10).high == 1.0
+    assert share_interval(0, 0) == (0.0, 1.0)
+
+
+def test_a_seed_is_the_rows_own():
+    setting = calibrate.Settings().of(TYPICAL, 3)
+    assert simulate.nothing_changed(setting, 200) == simulate.nothing_changed(setting, 200)
+    assert simulate.seed_of("a") != simulate.seed_of("b")
+
+
+def test_runs_are_drawn_with_the_stated_spread():
+    """Half of the variance is the run's: two cases correlate by .5; the mean of samples and spikes adds a little."""
+    setting = calibrate.Settings().of(TYPICAL, 10)
+    drawn = draw(TYPICAL, setting.design, np.zeros((1, 2)), 4000, np.random.default_rng(1))
+    logs = drawn.baseline[:, :, 0, :]
+    spikes = 0.05 * math.sqrt(0.02 * 0.98 / 60)
+    expected = math.sqrt(0.006**2 + TYPICAL.mean_sd**2 + spikes**2)
+    assert logs.std() == pytest.approx(expected, rel=0.02)
+    assert np.corrcoef(logs[:, 0].ravel(), logs[:, 1].ravel())[0, 1] == pytest.approx(0.018e-3 / expected**2, abs=0.02)
+
+
+def test_a_drift_makes_what_comes_later_slower():
+    quiet = NoiseModel("none", 1e-9, 0.0, 0.0)
+    drawn = draw(quiet, Design("ABBA", 5, drift=0.01), np.zeros((1, 1)), 1, np.random.default_rng(1))
+    assert drawn.candidate.mean() == pytest.approx(drawn.baseline.mean())
+    later = draw(quiet, Design("AB", 5, drift=0.01), np.zeros((1, 1)), 1, np.random.default_rng(1))
+    assert later.candidate.mean() - later.baseline.mean() == pytest.approx(0.01 * 5 / 9)
+
+
+def test_a_pass_at_the_margin_is_as_rare_as_alpha():
+    """What the rules promise, by simulation: a single case exactly at its margin passes in at most 5 %."""
+    setting = calibrate.Settings().of(QUIET, 10)
+    for share in simulate.passes_slower(setting, 1.0, 2000).values():
+        assert share.ratio <= 0.055
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_the_committed_page_is_what_the_rules_give(runs: int):
+    """Some rows of the page, simulated anew in full: after a change of rules, policy or noise file, make it again."""
+    settings = calibrate.Settings()
+    rows = calibrate.PAGE.read_text().splitlines()
+    for model in settings.models:
+        setting = settings.of(model, runs)
+        false, passed = simulate.nothing_changed(setting)
+        expected = f"| {model.name} | {runs} | {calibrate.said(false)} | {calibrate.said(passed)} |"
+        assert expected in rows, "make gate-calibration"
+    found = calibrate._cells(simulate.finds_slower(settings.of(TYPICAL, runs), 2.0))
+    assert f"| typical | {runs} | {' | '.join(found)} |" in rows
+
+
+def test_every_goal_stands_on_the_page_with_its_verdict():
+    lines = calibrate.PAGE.read_text().splitlines()
+    first = lines.index("## Figures to reach") + 4
+    rows = lines[first : lines.index("", first)]
+    assert len(rows) == 8
+    assert all(row.endswith(("| reached |", "| **not reached** |")) for row in rows)
