@@ -19,7 +19,7 @@ OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option
   $(call option,DECLARE,declare) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
-.PHONY: help bench compare report test check fmt speed gate-calibration schema clean
+.PHONY: help bench compare gate report test check fmt speed gate-calibration schema clean
 
 # What compare and report look at unless told: the committed runs, the peers' recordings on the same model, and
 # published figures. Only cases with equal keys are compared, and the protocol is part of a key.
@@ -46,6 +46,9 @@ bench: $(SET_UP) ## measure this machine, print the table, say where the run fil
 compare: $(SET_UP) ## put sets side by side: SETS='FOLDER FILE ...' REFERENCE=LABEL
 	@$(PY) -m harness compare $(SETS) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
+gate: $(SET_UP) ## may a driver go out? BASELINE='SET ...' CANDIDATE='SET ...' GATE='further options'
+	@$(PY) -m harness gate --baseline $(BASELINE) --candidate $(CANDIDATE) $(GATE)
+
 report: $(SET_UP) ## write a page to look at: SETS='FOLDER FILE ...' PAGE=report.html
 	@$(PY) -m harness report $(SETS) -o $(PAGE) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
@@ -62,9 +65,10 @@ fmt: $(READY) ## format and fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-speed: $(READY) ## how long comparing and drawing take; prints, asserts nothing
+speed: $(READY) ## how long comparing, drawing and gating take; prints, asserts nothing
 	$(VENV)/bin/python tests/speed/speed_compare.py
 	$(VENV)/bin/python tests/speed/speed_page.py
+	$(VENV)/bin/python tests/speed/speed_gate.py
 
 gate-calibration: $(READY) ## simulate how often the gate is right; writes docs/gate-calibration.md
 	$(VENV)/bin/python -m tests.calibration.calibrate

@@ -63,7 +63,7 @@ def test_a_share_of_few_has_a_wide_interval():
     """Wilson by hand: z² = 3.8415; 0 of 59 gives z² / (59 + z²) = 6.1 %, 5 of 10 is symmetric."""
     assert share_interval(0, 59) == pytest.approx((0.0, 3.8415 / 62.8415), abs=1e-5)
     assert share_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
-    assert share_interval(10, 10).high == 1.0
+    assert share_interval(10, 10).high == pytest.approx(1.0)
     assert share_interval(0, 0) == (0.0, 1.0)
 
 

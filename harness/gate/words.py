@@ -49,7 +49,8 @@ def margin(evidence: Evidence) -> str:
 
 def detectable(evidence: Evidence) -> str:
     """The least slowdown that this many runs with this noise find."""
-    return f"{100 * math.expm1(min(evidence.detectable, 5.0)):.{_decimals(evidence)}f} %"
+    percents = 100 * math.expm1(min(evidence.detectable, 5.0))
+    return f"{percents:.{2 if percents < 2 else 1}f} %"
 
 
 def _decimals(evidence: Evidence) -> int:

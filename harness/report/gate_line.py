@@ -39,10 +39,9 @@ def _counts(outcome: Outcome) -> list[str]:
     ):
         number = sum(result.verdict == verdict for result in outcome.cases)
         means = [result.family for result in outcome.results if result.is_mean and result.verdict == verdict]
-        if means:
-            found.append(f"{number} and the mean of {' and '.join(means)} {said}")
-        elif number:
-            found.append(f"{number} {said}")
+        parts = [str(number)] * (number > 0) + [f"the mean of {' and '.join(means)}"] * bool(means)
+        if parts:
+            found.append(f"{' and '.join(parts)} {said}")
     return found
 
 
