@@ -1,15 +1,21 @@
 """The gate's calibration: the vectorised rules are the gate's own, and the committed page is what they give."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from harness.gate import rules
+from harness.gate.judging import Question, gate
+from harness.gate.sides import Nature, Reading, SideRun, side_run
+from harness.model import Fact
 from harness.statistics import share_interval
+from tests import hand_made
 from tests.calibration import calibrate, simulate, twins
-from tests.calibration.models import QUIET, TYPICAL, Design, NoiseModel, draw
+from tests.calibration.models import QUIET, TYPICAL, Case, Design, NoiseModel, draw
 
+SOURCES = dict.fromkeys(("memory", "gemm", "collectives", "driver"), "aa")
 NAMES = {"pass": twins.PASS, "regression": twins.REGRESSION, "inconclusive": twins.INCONCLUSIVE}
 
 
@@ -119,3 +125,59 @@ def test_every_goal_stands_on_the_page_with_its_verdict():
     rows = lines[first : lines.index("", first)]
     assert len(rows) == 8
     assert all(row.endswith(("| reached |", "| **not reached** |")) for row in rows)
+
+
+def side_of(logs: np.ndarray, cases: tuple[Case, ...], name: str) -> list[SideRun]:
+    """The runs of a simulated side as the gate reads them: a thermally throttled run is one that was dropped."""
+    runs = []
+    for boot, run in np.ndindex(logs.shape[1:]):
+        made = hand_made.gpu_run(run_id=f"{name} {boot} {run}")
+        facts = {**made.environment, "boot": Fact(f"{name} {boot}")}
+        side = side_run(replace(made, environment=facts, site_key="site", source_hash=SOURCES))
+        readings = {}
+        for place, case in enumerate(cases):
+            is_dropped = math.isnan(logs[place, boot, run])
+            nature = Nature(case.family, case.kind, ((1.0, "B"),), False)
+            log_s = -7.0 if is_dropped else float(logs[place, boot, run])
+            limited_by = "thermal" if is_dropped else "power"
+            readings[f"{case.family}/n={place}"] = Reading(
+                nature, log_s, 0.0, None, None, None, None, None, None, None, limited_by, False
+            )
+        runs.append(replace(side, readings=readings))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("design", "stated"),
+    [
+        (Design("AB", 5), 0.0),
+        (Design("AB", 5), None),
+        (Design("AB", 10, has_throttled=True), 0.001),
+        (Design("ABBA", 3, 0.003), None),
+    ],
+)
+def test_a_simulated_gate_says_what_the_gate_itself_says(design: Design, stated: float | None):
+    """Verdicts of every case and family of six comparisons, through the whole of `judging.gate`."""
+    settings = calibrate.Settings()
+    model = replace(TYPICAL, between_sd=0.004, throttle_ratio=0.2)
+    cases = (*[Case("memory")] * 3, *[Case("gemm")] * 2, Case("collectives"), Case("driver", "latency"))
+    setting = simulate.Setting(model, design, cases, settings.policy, stated)
+    shifts = np.log1p(np.array([[0, 0.02, 0, 0.04, 0, 0.01, 0.3]]))
+    drawn = draw(model, design, shifts, 6, np.random.default_rng(3))
+    found = simulate.verdicts(setting, drawn)
+    seen = set()
+    for simulation in range(6):
+        sides = [
+            side_of(logs[simulation], cases, name) for name, logs in (("a", drawn.baseline), ("b", drawn.candidate))
+        ]
+        outcome = gate(*sides, settings.policy, Question(assume_boot_sd=stated))
+        own = {result.key: result.verdict for result in outcome.results}
+        expected = [own[f"{case.family}/n={place}"] for place, case in enumerate(cases)]
+        assert [NAMES[verdict] for verdict in expected] == found.cases[simulation].tolist()
+        means = [own[f"mean of {n} cases of {family}"] for family, n in (("memory", 3), ("gemm", 2))]
+        lost_more = drawn.dropped[1][simulation] > drawn.dropped[0][simulation]
+        if not lost_more:  # the simulated gate keeps means from passing, too, which decides nothing
+            assert [NAMES[verdict] for verdict in means] == found.families[simulation].tolist()
+        assert (outcome.verdicts == ("pass",)) == bool(found.is_pass[simulation])
+        seen |= set(own.values())
+    assert seen >= ({"inconclusive"} if stated is None else {"inconclusive", "regression"})
