@@ -19,7 +19,7 @@ OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option
   $(call option,DECLARE,declare) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
-.PHONY: help bench compare gate report test check fmt speed schema clean
+.PHONY: help bench compare gate report test check fmt speed gate-calibration schema clean
 
 # What compare and report look at unless told: the committed runs, the peers' recordings on the same model, and
 # published figures. Only cases with equal keys are compared, and the protocol is part of a key.
@@ -30,7 +30,7 @@ PAGE    ?= report.html
 REFERENCE ?= $(if $(filter file,$(origin SETS)),published NVIDIA H100 80GB HBM3)
 
 help: ## list the targets and the knobs of bench
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "make bench knobs, e.g. make bench PROFILE=quick ONLY='gemm*' RUNS=5"
 	@echo "  PROFILE=smoke|quick|standard|full   how much (default standard; a CPU runs smoke sizes)"
@@ -69,6 +69,9 @@ speed: $(READY) ## how long comparing, drawing and gating take; prints, asserts 
 	$(VENV)/bin/python tests/speed/speed_compare.py
 	$(VENV)/bin/python tests/speed/speed_page.py
 	$(VENV)/bin/python tests/speed/speed_gate.py
+
+gate-calibration: $(READY) ## simulate how often the gate is right; writes docs/gate-calibration.md
+	$(VENV)/bin/python -m tests.calibration.calibrate
 
 schema: $(READY) ## write harness/run.schema.json anew from the data model
 	$(VENV)/bin/python -c "from harness import store; print(store.schema_text(), end='')" > harness/run.schema.json

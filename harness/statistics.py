@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtri, nctdtr, roots_jacobi, stdtrit
+from scipy.special import chdtri, nctdtr, ndtri, roots_jacobi, stdtrit
 
 LEAST_SAMPLES = 4
 LEAST_TICKS = 10
@@ -246,6 +246,21 @@ def sd_interval(sd: float, freedom: int, confidence: float = 0.95) -> Interval:
     tail = (1 - confidence) / 2
     low, high = (sd * math.sqrt(freedom / float(chdtri(freedom, p))) for p in (tail, 1 - tail))
     return Interval(low, high)
+
+
+def share_interval(hits: float, of: float, confidence: float = 0.95) -> Interval:
+    """Interval of a true share from so many hits of so many independent trials, also where there was none.
+
+    Wilson's (J. Am. Stat. Assoc. 22, 1927): 0 of 59 are below 6.1 %. Trials that are fewer than they look (pairs of few
+    blocks) may be given as fractions.
+    """
+    if of <= 0:
+        return Interval(0.0, 1.0)
+    z = float(ndtri(0.5 + confidence / 2))
+    share, weight = hits / of, z**2 / of
+    centre = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / of + weight / (4 * of)) / (1 + weight)
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
 def lag1_correlation(series: Iterable[Sequence[float]]) -> float | None:

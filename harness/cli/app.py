@@ -15,6 +15,8 @@ from harness.cli.compare import compare
 from harness.cli.doctor import doctor
 from harness.cli.export import export
 from harness.cli.gate import gate, spread_sets
+from harness.cli.gate_selftest import gate_selftest
+from harness.cli.history import history
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
 from harness.cli.report import report
@@ -43,10 +45,12 @@ app.command(
     epilog="Exit codes: 0 pass, 1 regression, 2 inconclusive, 3 not comparable, 4 missing, 5 usage; the last line says "
     "all that apply, and 5, 3, 1, 4, 2, 0 is the order in which they decide.",
 )(gate)
+app.command("gate-selftest")(gate_selftest)
 app.command("report")(report)
 app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
 app.command("selfcheck")(selfcheck)
 app.command("noise")(noise)
+app.command("history")(history)
 app.command("whoami")(whoami)
 app.add_typer(specs_app, name="specs")
 app.command("claims")(claims)

@@ -27,17 +27,34 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B/s|[kMGT]?FLOP/s|[kMG]i?B\b|
 def render_page(sources: Sequence[Source], reference: str = "") -> str:
     """The page of these sets; what others are held against is the set of that label, or the first."""
     views = views_of(sources)
+    return render(
+        title=verdict.title_of(views),
+        verdicts=[(view.label, verdict.verdict_of(view), verdict.tiles_of(view)) for view in views],
+        sources=[(view.label, _said_of(view)) for view in views],
+        sections=sections_of(views, reference),
+        reading=surroundings.READING,
+    )
+
+
+def render(
+    title: str,
+    verdicts: Sequence[tuple[str, str, Sequence[verdict.Tile]]],
+    sources: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    reading: Sequence[tuple[str, str]],
+) -> str:
+    """A page of these parts: one file that needs no network, and runs no script but its own."""
     script, plotly = _part("page.js"), _plotly()
     return (
         _environment()
         .get_template("template.html.j2")
         .render(
-            title=verdict.title_of(views),
+            title=title,
             version=harness.__version__,
-            verdicts=[(view.label, verdict.verdict_of(view), verdict.tiles_of(view)) for view in views],
-            sources=[(view.label, _said_of(view)) for view in views],
-            sections=sections_of(views, reference),
-            reading=surroundings.READING,
+            verdicts=verdicts,
+            sources=sources,
+            sections=sections,
+            reading=reading,
             style=_part("page.css"),
             script=script,
             plotly=plotly,
