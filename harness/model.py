@@ -107,11 +107,16 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Samples:
-    """Device time of one window: seconds a launch, one value a group of launches, at most 200 groups.
+    """Time of one window: seconds a launch, one value a group of launches, at most 200 groups.
 
     `queue` says how the device was kept busy: `stream` (launches queued ahead), `graph`, `blocked` (each group
     behind its own blocking kernel) or `host` (the CPU itself). `starved` counts groups before which the queue
     had run dry.
+
+    With `shots` these are single calls by the host's clock, so many of them. Of more than 200, those at 200 equally
+    spaced ranks are kept, in the order in which they came: percentiles are those of all calls, and what the rarest took
+    is in `slowest_s` alone. Of a call that does several operations at once (the nodes of a graph),
+    `launches_per_sample` counts them, and seconds are those of one.
     """
 
     seconds: tuple[float, ...]
@@ -120,6 +125,8 @@ class Samples:
     timer: str
     queue: Literal["stream", "graph", "blocked", "host"]
     starved: int = 0
+    shots: int = 0
+    slowest_s: float | None = None
 
     @property
     def launches(self) -> int:

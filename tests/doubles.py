@@ -11,6 +11,7 @@ from typing import Any
 from harness.errors import ExitCode, HarnessError
 from harness.model import DeviceFacts, Fact, Ruler, RulerPart, Telemetry
 from harness.probe.load import Group, Launch, Pace, Prologue
+from harness.probe.shots import time_shots
 
 
 class ScriptedDevice:
@@ -45,6 +46,12 @@ class ScriptedDevice:
     ) -> "ScriptedLoad":
         """A load that asks the launch how long it takes."""
         return ScriptedLoad(self, launch)
+
+    def time_shots(self, shot: Launch, shots: int, before: Launch | None) -> tuple[list[float], Telemetry]:
+        """Each call took what it says."""
+        seconds = time_shots(shot, shots, before)
+        self.now_s += sum(seconds)
+        return seconds, Telemetry(limited_by="none", missing={"power_w": "scripted: not watched"})
 
     def release(self) -> None:
         """Nothing is held."""

@@ -10,7 +10,10 @@ from typing import Literal, Protocol
 from harness.model import DeviceFacts, Telemetry
 
 Launch = Callable[[int], object]
-"""Enqueues launch number i; a family rotates its buffer sets by it."""
+"""Enqueues launch number i; a family rotates its buffer sets by it.
+
+A float that it returns is the seconds that it took by a clock of its own: a scripted launch's, another process's.
+"""
 
 Prologue = Callable[[], object]
 """Enqueued before a group's first event: what the launches need and the time must not contain."""
@@ -84,6 +87,12 @@ class Device(Protocol):
 
         `prologue` runs before each group, outside its time. With `rest_s` the device rests so long before, and the
         load's first second is kept as a burst.
+        """
+
+    def time_shots(self, shot: Launch, shots: int, before: Launch | None) -> tuple[list[float], Telemetry]:
+        """Seconds of single calls by the host's clock, and what may be told of the device without disturbing them.
+
+        `before` runs before each, outside its time.
         """
 
     def release(self) -> None:
