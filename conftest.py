@@ -93,14 +93,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     family = Path(metafunc.module.__file__).stem.removeprefix("bench_")
     declared = metafunc.module.cases(session.task.order.profile, session.facts)
     try:
-        cases = session.plan(family, declared)
+        cases = session.plan(family, declared, is_last=getattr(metafunc.module, "LAST", False))
     except worker.DuplicateKeyError as error:
         raise pytest.UsageError(str(error)) from error
     metafunc.parametrize("case", cases, ids=[case.key for case in cases])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every case the replayed clock. The closest marker wins and markers do not merge, so they are merged here."""
+    """Put the families that say `LAST` behind the others, and give every case the replayed clock.
+
+    The closest marker wins and markers do not merge, so they are merged here.
+    """
+    items.sort(key=lambda item: getattr(getattr(item, "module", None), "LAST", False))
     for item in items:
         if "measure" in getattr(item, "fixturenames", ()):
             merged: dict[str, Any] = {}

@@ -59,6 +59,7 @@ class WorkerSession:
         self.checker = checker
         self.sheet = lookup(device.facts)
         self.planned: dict[str, tuple[str, Case]] = {}
+        self._last: set[str] = set()
         self._environment = environment
         self._journal = Journal(Path(task.journal)) if task.journal else None
         self._predecessor = task.last_key
@@ -76,9 +77,14 @@ class WorkerSession:
         """How long this profile loads a case."""
         return protocol_for(case, self.task.order.profile, self.facts.kind == "cpu")
 
-    def plan(self, family: str, cases: Iterable[Case]) -> list[Case]:
-        """The cases of a family that this run is to measure, with what the device cannot do marked in them."""
+    def plan(self, family: str, cases: Iterable[Case], is_last: bool = False) -> list[Case]:
+        """The cases of a family that this run is to measure, with what the device cannot do marked in them.
+
+        A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm.
+        """
         chosen = []
+        if is_last:
+            self._last.add(family)
         for declared in cases:
             case = self._regime(self._fits(declared))
             if not is_wanted(family, case.key, self.task.order.only):
@@ -94,6 +100,7 @@ class WorkerSession:
 
     def announce(self) -> None:
         """Journal the plan: from here on everyone knows N of N."""
+        in_order = sorted(self.planned.items(), key=lambda entry: entry[1][0] in self._last)
         self._write(
             "plan",
             worker=self.task.worker,
@@ -102,7 +109,7 @@ class WorkerSession:
             sheet=to_plain(self.sheet),
             environment=to_plain(self._environment),
             site_key=str(self._environment["site_key"].value) if "site_key" in self._environment else "",
-            cases=[{"family": f, "key": k, "case": to_plain(c)} for k, (f, c) in self.planned.items()],
+            cases=[{"family": f, "key": k, "case": to_plain(c)} for k, (f, c) in in_order],
         )
 
     def begin(self, case: Case) -> None:

@@ -42,6 +42,16 @@ def test_plan_keeps_the_order_of_the_family():
     assert [c.key for c in session().plan("memory", [case(2), case(1)])] == ["copy/n=2", "copy/n=1"]
 
 
+def test_family_that_comes_last_is_planned_behind_the_others(tmp_path):
+    running = session(journal=str(tmp_path / "j"))
+    running.plan("driver", [case(1)], is_last=True)
+    running.plan("memory", [case(2)])
+    running.plan("gemm", [case(3)])
+    running.announce()
+    (plan,) = read_events(tmp_path / "j")
+    assert [entry["key"] for entry in plan["cases"]] == ["copy/n=2", "copy/n=3", "copy/n=1"]
+
+
 def test_two_cases_of_one_key_are_an_error_that_names_both_families():
     planned = session()
     planned.plan("memory", [case(1)])

@@ -117,7 +117,7 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
     assert (left.code, left.complaint) == (
         5,
         "no case of profile 'standard' matches gem/*. "
-        "Patterns name families (memory, gemm, collectives) or keys (gemm/dtype=bf16*).",
+        "Patterns name families (memory, gemm, collectives, driver) or keys (gemm/dtype=bf16*).",
     )
     assert not list(tmp_path.glob("*.json*"))
 
