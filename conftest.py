@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import ExitCode, HarnessError
+from harness.injection import read_injection
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record
 from harness.probe import worker
 from harness.probe.measure import Reference, Subject
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--profile", choices=PROFILES, default="smoke", help="which cases (default: smoke)")
     group.addoption("--only", action="append", default=[], metavar="GLOB", help="families or keys to measure")
     group.addoption("--device", default="auto", help="auto, cpu, or the dotted path of a scripted device")
+    group.addoption("--inject", action="append", default=[], metavar="GLOB=PERCENT", help="a slowdown on purpose")
     group.addoption("--ofpeak-task", default="", metavar="FILE", help="what a supervisor asks of this worker")
 
 
@@ -60,9 +62,12 @@ def _session_of(config: pytest.Config) -> worker.WorkerSession:
         task = worker.read_task(config.getoption("--ofpeak-task"))
         if not task.journal:
             wanted = tuple(config.getoption("--only"))
-            order = Order(config.getoption("--profile"), wanted, config.getoption("--device"))
+            inject = tuple(config.getoption("--inject"))
+            order = Order(config.getoption("--profile"), wanted, config.getoption("--device"), inject=inject)
             task = replace(task, order=order)
         try:
+            for text in task.order.inject:
+                read_injection(text)
             config.stash[SESSION] = worker.open_session(task, _torch_checker)
         except HarnessError as error:
             pytest.exit(str(error), returncode=int(error.exit_code))
@@ -123,6 +128,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         problems = "; ".join(session.config.stash.get(COLLECT_ERRORS, ["see the log"]))
         worker_session.refuse(f"a family cannot be collected: {problems}")
         return
+    aimless = worker_session.aimless_injection()
+    if aimless:
+        message = f"--inject {aimless} names no case of this run. Name a family or a key that it measures."
+        worker_session.refuse(message)
+        pytest.exit(message, returncode=int(ExitCode.USAGE))
     worker_session.announce()
 
 

@@ -334,7 +334,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class Order:
-    """What a run was asked for; the same words as the command line and `make bench`."""
+    """What a run was asked for; the same words as the command line and `make bench`.
+
+    `inject` slows cases down on purpose (`gemm=3%`). It is not in their keys: a gate must be able to compare such a run
+    with a clean one.
+    """
 
     profile: str = "standard"
     only: tuple[str, ...] = ()
@@ -344,6 +348,7 @@ class Order:
     declare: str = ""
     label: str = ""
     resumed_from: str = ""
+    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,9 +48,11 @@ class ScriptedDevice:
         """A load that asks the launch how long it takes."""
         return ScriptedLoad(self, launch)
 
-    def time_shots(self, shot: Launch, shots: int, before: Launch | None) -> tuple[list[float], Telemetry]:
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
         """Each call took what it says."""
-        seconds = time_shots(shot, shots, before)
+        seconds = time_shots(shot, shots, before, held)
         self.now_s += sum(seconds)
         return seconds, Telemetry(limited_by="none", missing={"power_w": "scripted: not watched"})
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +123,11 @@ class CpuDevice:
         """Launches one after another on the host's clock; a CPU's burst is not asked for."""
         return CpuLoad(launch, group_s, pace, prologue)
 
-    def time_shots(self, shot: Launch, shots: int, before: Launch | None) -> tuple[list[float], Telemetry]:
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
         """Single calls by the host's clock."""
-        return time_shots(shot, shots, before), _cpu_telemetry()
+        return time_shots(shot, shots, before, held), _cpu_telemetry()
 
     def release(self) -> None:
         """Free what no tensor uses any more."""
@@ -229,16 +232,18 @@ class CudaDevice:
             time.sleep(rest_s)
         return CudaLoad(self, launch, pace, prologue, self.stamper, has_burst=rest_s > 0)
 
-    def time_shots(self, shot: Launch, shots: int, before: Launch | None) -> tuple[list[float], Telemetry]:
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
         """Single calls by the host's clock. NVML is read before the first and after the last, never between them."""
         from harness.probe.telemetry import Load as LoadFacts
         from harness.probe.telemetry import between_edges, nothing_watched, read_edge
 
         torch.cuda.synchronize()
         if self.gpu is None:
-            return time_shots(shot, shots, before), nothing_watched("NVML does not list this GPU", LoadFacts(0.0))
+            return time_shots(shot, shots, before, held), nothing_watched("NVML does not list this GPU", LoadFacts(0.0))
         first = read_edge(self.gpu)
-        seconds = time_shots(shot, shots, before)
+        seconds = time_shots(shot, shots, before, held)
         return seconds, between_edges(first, read_edge(self.gpu), self.gpu.power_limit_w())
 
     def begin_rest(self) -> None:

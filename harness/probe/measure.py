@@ -7,9 +7,10 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from harness.model import Case, Check, Samples, Telemetry
-from harness.probe.load import Checker, Device, Group, Launch, Load, busy_ratio
+from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
 from harness.probe.shots import TIMER
 from harness.statistics import is_settled
 
@@ -94,12 +95,25 @@ class Measurement:
     telemetry: Telemetry | None = None
 
 
-def measure_case(case: Case, subject: Subject, device: Device, checker: Checker, protocol: Protocol) -> Measurement:
-    """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong."""
+def measure_case(
+    case: Case,
+    subject: Subject,
+    device: Device,
+    checker: Checker,
+    protocol: Protocol,
+    injected: Fraction = Fraction(0),
+) -> Measurement:
+    """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong.
+
+    `injected` is the share of work that is done and not counted.
+    """
     before = check(subject, device, checker, FIRST_SEED, "before")
     if case.checked_only:
         return Measurement((before,))
-    samples, telemetry = time_shots(device, subject) if subject.shots else time_window(device, subject.launch, protocol)
+    if subject.shots:
+        samples, telemetry = time_shots(device, subject, injected)
+    else:
+        samples, telemetry = time_window(device, with_extra(subject.launch, injected), protocol)
     after = check(subject, device, checker, FRESH_SEED, "after")
     checks = [before, after]
     if case.deterministic:
@@ -147,9 +161,17 @@ def _launch_every_set(subject: Subject, device: Device) -> None:
     device.synchronize()
 
 
-def time_shots(device: Device, subject: Subject) -> tuple[Samples, Telemetry]:
-    """Single launches by the host's clock. The check before them was their warm-up, and nothing has to settle."""
-    seconds, telemetry = device.time_shots(subject.launch, subject.shots, subject.before)
+def with_extra(launch: Launch, injected: Fraction) -> Launch:
+    """The launch, or one that does more than it counts."""
+    return Injected(launch, injected) if injected else launch
+
+
+def time_shots(device: Device, subject: Subject, injected: Fraction = Fraction(0)) -> tuple[Samples, Telemetry]:
+    """Single launches by the host's clock. The check before them was their warm-up, and nothing has to settle.
+
+    An extra launch now and then would slow down the tail alone, so that each is held longer instead.
+    """
+    seconds, telemetry = device.time_shots(subject.launch, subject.shots, subject.before, injected)
     refuse_bad_samples(seconds)
     kept = at_equal_ranks(seconds)
     samples = Samples(

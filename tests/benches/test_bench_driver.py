@@ -30,7 +30,7 @@ class FakeDevice:
         """All streams."""
         self.library.run()
 
-    def time_shots(self, shot, shots, before):
+    def time_shots(self, shot, shots, before, held):
         """A few of them: their number is the case's own affair."""
         assert shots >= bench_driver.FEW
         return time_shots(shot, 3, before), Telemetry()

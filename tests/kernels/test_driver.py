@@ -52,7 +52,7 @@ class FakeDevice:
         """All streams."""
         self.library.run()
 
-    def time_shots(self, shot, shots, before):
+    def time_shots(self, shot, shots, before, held):
         """By the host's clock."""
         return time_shots(shot, shots, before), Telemetry()
 

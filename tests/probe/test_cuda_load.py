@@ -1,5 +1,6 @@
 """A load on a GPU, on a queue and a watch that follow a script: what is kept of it, and what is given back."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -228,8 +229,8 @@ def test_single_calls_are_timed_without_a_watch(monkeypatch):
     library.fields = {field: lambda: story.append("read") or 0 for field in THROTTLE_FIELDS.values()}
     device = object.__new__(CudaDevice)
     device.gpu = Gpu(library, "handle 0")
-    seconds, told = device.time_shots(lambda i: story.append(f"call {i}") or 0.5, 2, None)
-    assert seconds == [0.5, 0.5]
+    seconds, told = device.time_shots(lambda i: story.append(f"call {i}") or 0.5, 2, None, Fraction(1, 2))
+    assert seconds == [0.75, 0.75]
     assert list(dict.fromkeys(story)) == ["read", "call 0", "call 1"]
     assert story[-1] == "read"
     assert told.missing["power_w"] == telemetry.UNWATCHED
@@ -239,5 +240,5 @@ def test_single_calls_on_a_card_that_nvml_does_not_list(monkeypatch):
     monkeypatch.setattr(module.torch.cuda, "synchronize", lambda: None)
     device = object.__new__(CudaDevice)
     device.gpu = None
-    seconds, told = device.time_shots(lambda i: 0.5, 1, None)
+    seconds, told = device.time_shots(lambda i: 0.5, 1, None, Fraction(0))
     assert (seconds, told.missing["power_w"]) == ([0.5], "NVML does not list this GPU")

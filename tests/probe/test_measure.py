@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -395,3 +396,32 @@ def test_one_slow_call_in_fifty_is_in_the_samples():
 def test_single_call_that_took_no_positive_time_is_refused(took):
     with pytest.raises(CheckFailedError, match="samples are not positive numbers"):
         shot(took)
+
+
+# --- slowed down on purpose ------------------------------------------------------------------------------------------
+
+
+def test_rate_of_a_case_that_does_three_percent_more_is_that_much_lower():
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], exact=True)
+    window = dataclasses.replace(WINDOW, window_s=10.0)
+    clean, slower = (
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), window, Fraction(percent, 100)).samples
+        for percent in (0, 3)
+    )
+    assert clean.seconds_per_launch == pytest.approx(0.001)
+    assert slower.seconds_per_launch == pytest.approx(0.00103, rel=2e-4)
+    assert slower.launches_per_sample % 10 == 0  # what runs extra is not counted
+
+
+def test_single_calls_are_held_longer_each_of_them():
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], exact=True, shots=200)
+    samples = measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW, Fraction(1, 2)).samples
+    assert samples.seconds == (0.0015,) * 200
+
+
+def test_checks_run_what_is_counted_and_no_more():
+    launched = []
+    subject = Subject(lambda i: launched.append(i) or 0.001, [], [], lambda i: [(0, 0)], exact=True)
+    case = dataclasses.replace(CASE, checked_only="here")
+    measure_case(case, subject, ScriptedDevice(), ScriptedChecker(), WINDOW, Fraction(1))
+    assert launched == [0]
