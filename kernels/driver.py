@@ -14,7 +14,7 @@ import functools
 import mmap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,13 +162,23 @@ class Workplace:
     def __enter__(self) -> "Workplace":
         self.device = self.driver.attach(self.ordinal)
         self._leave.callback(self.driver.bind("cuDevicePrimaryCtxRelease_v2", self.device))
-        self.stream = self.new_stream()
+        try:
+            self.stream = self.new_stream()
+        except DriverError:
+            self._leave.close()
+            raise
         self.wait = self.driver.bind("cuStreamSynchronize", self.stream)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        with self._leave:
-            self.wait()
+        if failure[0] is None:
+            with self._leave:
+                self.wait()
+            return
+        # After a failure the rest fails too, as a rule: what failed first is what must be told.
+        with suppress(DriverError):
+            self.driver.status("cuStreamSynchronize", self.stream)
+            self._leave.close()
 
     def on_leaving(self, call: Call) -> None:
         """Give something back at the end."""

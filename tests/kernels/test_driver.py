@@ -103,8 +103,20 @@ def test_operation_whose_driver_fails_names_the_call_and_gives_everything_back(l
             measured(broken, OPERATIONS[name])
         assert str(told.value) == f"{call}: CUDA_ERROR_OUT_OF_MEMORY"
         if call not in ("cuCtxSetCurrent", "cuMemPoolSetAttribute"):
-            assert {kind for kind, _ in broken.alive.values()} <= {"primary"}
-            assert broken.memory == {}
+            assert (broken.alive, broken.memory) == ({}, {})
+
+
+def test_what_failed_first_is_what_is_told(library):
+    """A device that is lost fails whatever is given back to it, and the last such call stood in the record."""
+    library.fails = {
+        "cuLaunchKernel": 719,
+        "cuStreamSynchronize": 719,
+        "cuModuleUnload": 719,
+        "cuStreamDestroy_v2": 719,
+    }
+    with pytest.raises(DriverError) as told:
+        measured(library, OPERATIONS["launch eager stream"])
+    assert str(told.value) == "cuLaunchKernel: error 719"
 
 
 @pytest.mark.parametrize("name", ["graph replay", "graph instantiate"])
