@@ -16,7 +16,7 @@ SET_UP  := $(if $(OWN),,$(READY))
 option   = $(if $(call given,$(1)),--$(2) '$($(1))')
 OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option,RUNS,runs) $(call option,OUT,out) \
   $(call option,RESUME,resume) $(call option,GPUS,gpus) $(if $(filter 1,$(call given,CONCURRENT)),--concurrent) \
-  $(call option,DECLARE,declare) $(call option,DEVICE,device)
+  $(call option,DECLARE,declare) $(call option,INJECT,inject) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
 .PHONY: help bench compare gate report test check fmt speed gate-calibration schema clean
@@ -38,6 +38,7 @@ help: ## list the targets and the knobs of bench
 	@echo "  OUT=FOLDER          the set to add to           RESUME=SET  measure what the set's last run did not reach"
 	@echo "  GPUS=0|all          which cards, one by one     CONCURRENT=1  all at once, under keys of their own"
 	@echo "  DEVICE=auto|cpu     where                       DECLARE=clocks=locked:MHZ  a regime that you have set"
+	@echo "  INJECT='gemm=3%'    a slowdown on purpose, to try the gate: marked as no real run"
 	@echo "  PYTHON=INTERPRETER  use that environment as it is: nothing is installed"
 
 bench: $(SET_UP) ## measure this machine, print the table, say where the run file is

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import ExitCode, HarnessError
+from harness.injection import read_injection
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record
 from harness.probe import worker
 from harness.probe.measure import Reference, Subject
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--profile", choices=PROFILES, default="smoke", help="which cases (default: smoke)")
     group.addoption("--only", action="append", default=[], metavar="GLOB", help="families or keys to measure")
     group.addoption("--device", default="auto", help="auto, cpu, or the dotted path of a scripted device")
+    group.addoption("--inject", action="append", default=[], metavar="GLOB=PERCENT", help="a slowdown on purpose")
     group.addoption("--ofpeak-task", default="", metavar="FILE", help="what a supervisor asks of this worker")
 
 
@@ -60,9 +62,12 @@ def _session_of(config: pytest.Config) -> worker.WorkerSession:
         task = worker.read_task(config.getoption("--ofpeak-task"))
         if not task.journal:
             wanted = tuple(config.getoption("--only"))
-            order = Order(config.getoption("--profile"), wanted, config.getoption("--device"))
+            inject = tuple(config.getoption("--inject"))
+            order = Order(config.getoption("--profile"), wanted, config.getoption("--device"), inject=inject)
             task = replace(task, order=order)
         try:
+            for text in task.order.inject:
+                read_injection(text)
             config.stash[SESSION] = worker.open_session(task, _torch_checker)
         except HarnessError as error:
             pytest.exit(str(error), returncode=int(error.exit_code))
@@ -93,14 +98,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     family = Path(metafunc.module.__file__).stem.removeprefix("bench_")
     declared = metafunc.module.cases(session.task.order.profile, session.facts)
     try:
-        cases = session.plan(family, declared)
+        cases = session.plan(family, declared, is_last=getattr(metafunc.module, "LAST", False))
     except worker.DuplicateKeyError as error:
         raise pytest.UsageError(str(error)) from error
     metafunc.parametrize("case", cases, ids=[case.key for case in cases])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every case the replayed clock. The closest marker wins and markers do not merge, so they are merged here."""
+    """Put the families that say `LAST` behind the others, and give every case the replayed clock.
+
+    The closest marker wins and markers do not merge, so they are merged here.
+    """
+    items.sort(key=lambda item: getattr(getattr(item, "module", None), "LAST", False))
     for item in items:
         if "measure" in getattr(item, "fixturenames", ()):
             merged: dict[str, Any] = {}
@@ -119,6 +128,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         problems = "; ".join(session.config.stash.get(COLLECT_ERRORS, ["see the log"]))
         worker_session.refuse(f"a family cannot be collected: {problems}")
         return
+    aimless = worker_session.aimless_injection()
+    if aimless:
+        message = f"--inject {aimless} names no case of this run. Name a family or a key that it measures."
+        worker_session.refuse(message)
+        pytest.exit(message, returncode=int(ExitCode.USAGE))
     worker_session.announce()
 
 

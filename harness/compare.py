@@ -62,6 +62,11 @@ class Set:
         return self.runs[0].declare
 
     @property
+    def inject(self) -> str:
+        """What was slowed down on purpose: "gemm=3%"."""
+        return self.runs[0].inject
+
+    @property
     def drivers(self) -> tuple[str, ...]:
         """The drivers of its runs; more than one is a finding."""
         return tuple(dict.fromkeys(run.driver for run in self.runs if run.driver))
@@ -216,7 +221,7 @@ def set_of(label: str, runs: Iterable[Run]) -> Set:
 def _split_by_machine(runs: Sequence[RunDigest]) -> list[list[RunDigest]]:
     groups: dict[tuple[object, ...], list[RunDigest]] = {}
     for run in runs:
-        machine = (run.gpu, run.site_key, run.card, run.power_limit_w, run.declare, run.concurrent)
+        machine = (run.gpu, run.site_key, run.card, run.power_limit_w, run.declare, run.concurrent, run.inject)
         groups.setdefault(machine, []).append(run)
     return list(groups.values())
 
@@ -249,7 +254,8 @@ def _with_differences(names: Sequence[str], runs: Sequence[RunDigest]) -> list[s
 
 def _machine_words(run: RunDigest) -> tuple[str, ...]:
     limit = "" if run.power_limit_w is None else f"{run.power_limit_w:g} W"
-    return run.gpu, run.card[:6], limit, run.declare, f"{run.concurrent} at once" if run.concurrent > 1 else ""
+    at_once = f"{run.concurrent} at once" if run.concurrent > 1 else ""
+    return run.gpu, run.card[:6], limit, run.declare, at_once, f"INJECTED {run.inject}" if run.inject else ""
 
 
 def _path_name(path: Path) -> str:

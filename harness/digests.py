@@ -81,6 +81,7 @@ class RunDigest:
     suite_version: str
     profile: str
     declare: str
+    inject: str
     concurrent: int
     label: str
     partial: str
@@ -107,6 +108,7 @@ def digest_run(run: Run) -> RunDigest:
         suite_version=run.suite_version,
         profile=run.order.profile,
         declare=run.order.declare,
+        inject=" ".join(run.order.inject),
         concurrent=run.order.concurrent,
         label=run.order.label or str(_fact(run, "label") or ""),
         partial=run.partial,

@@ -187,7 +187,8 @@ def _identifier(text: str) -> str:
 def _labels(run: Run, record: Record) -> tuple[tuple[str, str], ...]:
     driver, card = _fact(run, "driver"), _fact(run, "card")
     said = (("gpu", run.device.name), ("card", card), ("key", record.key), ("family", record.family))
-    return tuple((name, _printable(value or "")) for name, value in (*said, ("driver", driver)))
+    injected = (("injected", " ".join(run.order.inject)),) if run.order.inject else ()
+    return tuple((name, _printable(value or "")) for name, value in (*said, ("driver", driver), *injected))
 
 
 def _fact(run: Run, name: str) -> str | None:

@@ -161,6 +161,8 @@ def _times(samples: Samples) -> tuple[Metric, ...]:
     count, grouped = len(samples.seconds), samples.launches_per_sample
     # A percentile of groups hides single slow launches; the label says over what it was taken.
     label = "" if grouped == 1 else f"of means of {grouped} launches"
+    if samples.shots:
+        label = f"of {samples.shots} calls" + ("" if grouped == 1 else f" for {grouped} each")
     p99 = percentile(samples.seconds, 99) if count >= LEAST_SAMPLES_FOR_P99 else None
     few = f"{count} samples; {LEAST_SAMPLES_FOR_P99} are needed for a 99th percentile"
     return (

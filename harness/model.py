@@ -107,11 +107,16 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Samples:
-    """Device time of one window: seconds a launch, one value a group of launches, at most 200 groups.
+    """Time of one window: seconds a launch, one value a group of launches, at most 200 groups.
 
     `queue` says how the device was kept busy: `stream` (launches queued ahead), `graph`, `blocked` (each group
     behind its own blocking kernel) or `host` (the CPU itself). `starved` counts groups before which the queue
     had run dry.
+
+    With `shots` these are single calls by the host's clock, so many of them. Of more than 200, those at 200 equally
+    spaced ranks are kept, in the order in which they came: percentiles are those of all calls, and what the rarest took
+    is in `slowest_s` alone. Of a call that does several operations at once (the nodes of a graph),
+    `launches_per_sample` counts them, and seconds are those of one.
     """
 
     seconds: tuple[float, ...]
@@ -120,6 +125,8 @@ class Samples:
     timer: str
     queue: Literal["stream", "graph", "blocked", "host"]
     starved: int = 0
+    shots: int = 0
+    slowest_s: float | None = None
 
     @property
     def launches(self) -> int:
@@ -327,7 +334,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class Order:
-    """What a run was asked for; the same words as the command line and `make bench`."""
+    """What a run was asked for; the same words as the command line and `make bench`.
+
+    `inject` slows cases down on purpose (`gemm=3%`). It is not in their keys: a gate must be able to compare such a run
+    with a clean one.
+    """
 
     profile: str = "standard"
     only: tuple[str, ...] = ()
@@ -337,6 +348,7 @@ class Order:
     declare: str = ""
     label: str = ""
     resumed_from: str = ""
+    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

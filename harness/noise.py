@@ -236,6 +236,10 @@ def noise_of(*sets: Sequence[Run]) -> NoiseFile:
     gpus = sorted({run.device.name for run in runs})
     if len(gpus) != 1:
         raise HarnessError(f"noise is known by GPU model, and these are runs of {len(gpus)}. Name runs of one.")
+    injected = next((run for run in runs if run.order.inject), None)
+    if injected is not None:
+        asked = " ".join(injected.order.inject)
+        raise HarnessError(f"run {injected.run_id} was slowed down on purpose (--inject {asked}). Leave it out.")
     placed = [p for one in sets for p in _place(one)]
     groups = _groups(placed)
     found = NoiseFile(

@@ -50,7 +50,7 @@ def execute(
     gpus = _gpu_indices(order.gpu, machine["gpus"])
     if order.concurrent > 1:
         order = replace(order, concurrent=len(gpus))
-    base = out or default_folder(machine)
+    base = out or default_folder(machine, "_injected" if order.inject else "")
     with _stopped_by_signals(stop):
         if len(gpus) == 1:
             yield from _series(replace(order, gpu=str(gpus[0])), runs, base, benches, stop)
@@ -89,12 +89,12 @@ def probe_devices(device: str) -> dict[str, Any]:
     return machine
 
 
-def default_folder(machine: Mapping[str, Any]) -> Path:
-    """results/runs/<gpu>/<UTC>_driver-<version>."""
+def default_folder(machine: Mapping[str, Any], ending: str = "") -> Path:
+    """results/runs/<gpu>/<UTC>_driver-<version>, and what the runs are where they are no usual ones."""
     name = machine["gpus"][0] if machine["gpus"] else machine.get("device", "cpu").rpartition(".")[2]
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") if name != "auto" else "cpu"
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    return RESULTS / slug / f"{stamp}_driver-{machine['driver'] or 'none'}"
+    return RESULTS / slug / f"{stamp}_driver-{machine['driver'] or 'none'}{ending}"
 
 
 def _gpu_indices(wanted: str, names: Sequence[str]) -> list[int]:

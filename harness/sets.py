@@ -56,7 +56,14 @@ def plan_run(order: Order, folder: Path, benches: Path) -> Plan:
     """The next run of a set: its numbering is continued."""
     numbers = [int(m.group(1)) for p in folder.iterdir() if (m := re.match(r"run-(\d+)\.", p.name))]
     plan = Plan(order, folder, max(numbers, default=0) + 1, benches)
-    _earlier_facts(plan)  # a foreign file is refused before anything starts
+    for facts in _earlier_facts(plan):  # a foreign file is refused before anything starts
+        if facts["inject"] != order.inject:
+            was, wanted = (
+                f"with --inject {' '.join(one)}" if one else "clean" for one in (facts["inject"], order.inject)
+            )
+            raise HarnessError(
+                f"{facts['in']} was measured {was}, this run is to be {wanted}. Name another folder with OUT=."
+            )
     return plan
 
 
@@ -142,7 +149,12 @@ def _facts_of_run_file(path: Path) -> dict[str, Any]:
     """The part of a run file that tells what it was measured on, and where that stands."""
     try:
         document = json.loads(path.read_text())
-        facts = {"device": document["device"], "environment": document["environment"], "in": path}
+        facts = {
+            "device": document["device"],
+            "environment": document["environment"],
+            "inject": tuple(document["order"].get("inject", ())),
+            "in": path,
+        }
         differences(facts, facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"{path} is not a run file of this suite. Name another folder with OUT=.") from error

@@ -311,7 +311,7 @@ def _nothing_planned(order: Order) -> HarnessError:
     if order.only:
         return HarnessError(
             f"no case of profile '{order.profile}' matches {' '.join(order.only)}. "
-            "Patterns name families (memory, gemm, collectives) or keys (gemm/dtype=bf16*)."
+            "Patterns name families (memory, gemm, collectives, driver) or keys (gemm/dtype=bf16*)."
         )
     return HarnessError(f"profile '{order.profile}' has no case on this device.", ExitCode.INCONCLUSIVE)
 

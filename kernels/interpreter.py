@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any
 
+_WITH_KERNELS = ("kernels.driver", "kernels.gemm", "kernels.memory")
+
 
 def enable() -> None:
     """Makes every kernel imported from now on run in the interpreter.
@@ -19,7 +21,7 @@ def enable() -> None:
     the error instead of a launch that fails later for want of a driver.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
-        loaded = sorted(name for name in sys.modules if name in ("kernels.gemm", "kernels.memory"))
+        loaded = sorted(name for name in sys.modules if name in _WITH_KERNELS)
         if loaded:
             raise RuntimeError(
                 f"{', '.join(loaded)} loaded before the interpreter was enabled:"

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from harness.errors import ExitCode, HarnessError
 from harness.model import DeviceFacts, Fact, Ruler, RulerPart, Telemetry
 from harness.probe.load import Group, Launch, Pace, Prologue
+from harness.probe.shots import time_shots
 
 
 class ScriptedDevice:
@@ -45,6 +47,14 @@ class ScriptedDevice:
     ) -> "ScriptedLoad":
         """A load that asks the launch how long it takes."""
         return ScriptedLoad(self, launch)
+
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
+        """Each call took what it says."""
+        seconds = time_shots(shot, shots, before, held)
+        self.now_s += sum(seconds)
+        return seconds, Telemetry(limited_by="none", missing={"power_w": "scripted: not watched"})
 
     def release(self) -> None:
         """Nothing is held."""

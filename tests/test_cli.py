@@ -92,6 +92,11 @@ def test_the_defaults_of_run_are_those_of_an_order(asked: list[run_verb.Request]
     assert asked == [run_verb.Request(Order(), 1, "0", False, None, None)]
 
 
+def test_injections_are_words_of_the_order(asked: list[run_verb.Request]):
+    assert exit_status(["run", "--inject", "gemm=3% memory=2%", "--inject", "copy/*=1%"]) == ExitCode.DONE
+    assert asked[0].order.inject == ("gemm=3%", "memory=2%", "copy/*=1%")
+
+
 def test_run_takes_every_option(asked: list[run_verb.Request], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OFPEAK_LABEL", "rack-3")
     options = "--profile quick --only memory,gemm/* --only copy/* --runs 5 --out set --gpus all --concurrent"

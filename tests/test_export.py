@@ -49,13 +49,13 @@ ofpeak_energy_joules_per_byte{{{LABELS}}} 2e-10
 """
 
 CSV = """\
-run_id,created_at,suite_version,gpu,card,driver,label,key,family,op,kind,outcome,reason,worker,settled,limited_by,\
+run_id,created_at,suite_version,gpu,card,driver,label,inject,key,family,op,kind,outcome,reason,worker,settled,limited_by,\
 metric,value,unit,better,low,high,convention,metric_reason,param.bytes,param.impl,param.dtype,param.k,param.m,param.n
-r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,"copy/bytes=4294967296,impl=torch",memory,copy,throughput,\
+r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,,"copy/bytes=4294967296,impl=torch",memory,copy,throughput,\
 measured,,0,True,none,rate,3000000000000.0,B/s,higher,2997000000000.0,3003000000000.0,read + write,,4294967296,torch,,,,
-r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,"copy/bytes=4294967296,impl=torch",memory,copy,throughput,\
+r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,,"copy/bytes=4294967296,impl=torch",memory,copy,throughput,\
 measured,,0,True,none,at_clock_ratio,,ratio,higher,,,,not compute-bound,4294967296,torch,,,,
-r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,"gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192",gemm,gemm,\
+r1,2026-01-02T03:04:05Z,0.1.0,NVIDIA Test,c0ffee,580.1,,,"gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192",gemm,gemm,\
 throughput,failed,"wrong: ""10"" dB",0,,,,,,,,,,,,torch,bf16,8192,8192,8192
 """
 
@@ -193,3 +193,9 @@ def test_help_of_both_verbs_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_figures_that_were_slowed_down_on_purpose_carry_a_label():
+    injected = replace(RUN, order=replace(RUN.order, inject=("copy=3%",)))
+    assert b"injected" not in to_openmetrics([RUN])
+    assert to_openmetrics([injected]).count(b'injected="copy=3%"') == to_openmetrics([RUN]).count(b"{")

@@ -78,6 +78,14 @@ def test_p99_needs_a_hundred_samples():
     assert metrics_of(COPY, hundred)["time_p99"].value == pytest.approx(1.01)
 
 
+def test_percentiles_say_over_how_many_single_calls_they_are():
+    calls = Samples((1.0,) * 200, 1, 200.0, "perf_counter", "host", shots=2000, slowest_s=9.0)
+    told = metrics_of(COPY, calls)
+    assert (told["time_p50"].label, told["time_p99"].label) == ("of 2000 calls", "of 2000 calls")
+    nodes = replace(calls, launches_per_sample=100)
+    assert metrics_of(COPY, nodes)["time_p99"].label == "of 2000 calls for 100 each"
+
+
 def test_spec_ratio_of_a_copy_is_its_share_of_the_memorys_peak():
     ratio = metrics_of(COPY)["spec_ratio"]
     assert (ratio.value, ratio.low, ratio.high, ratio.label) == (0.8, 0.8, 0.8, "memory")

@@ -14,6 +14,7 @@ import typer
 from harness import packages
 from harness.cli.declaration import declared_clock_mhz
 from harness.errors import ExitCode, HarnessError
+from harness.injection import read_injection
 from harness.model import PROFILES, Order, Run
 
 _GPUS = re.compile(r"all|\d+(,\d+)*")
@@ -72,6 +73,14 @@ def run(
             show_default=False,
         ),
     ] = "",
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB=PERCENT",
+            help="Slow cases down on purpose, to see a gate find it: gemm=3%. The run is marked as no real one.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         Device, typer.Option(help="auto: the GPU, or the CPU where there is no NVIDIA device.")
     ] = Device.AUTO,
@@ -86,6 +95,7 @@ def run(
         gpus=gpus,
         is_concurrent=concurrent,
         declare=declare,
+        inject=inject or (),
         device=device,
     )
     raise typer.Exit(execute(request))
@@ -101,6 +111,7 @@ def make_request(
     gpus: str,
     is_concurrent: bool,
     declare: str,
+    inject: Sequence[str],
     device: Device,
 ) -> Request:
     """Options as a request; what does not fit together is a `HarnessError`."""
@@ -123,7 +134,12 @@ def make_request(
         gpu=gpus,
         declare=declare,
         label=os.environ.get("OFPEAK_LABEL", ""),
+        inject=tuple(word for text in inject for word in text.split()),
     )
+    for text in order.inject:
+        read_injection(text)
+    if resume is not None and order.inject:
+        raise HarnessError("--inject and --resume: a run goes on as it was begun. Leave --inject out.")
     return Request(order, runs, gpus, is_concurrent, out, resume)
 
 

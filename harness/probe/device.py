@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from harness.probe import host
 from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue, Watched
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
 from harness.probe.scripted import device_by_path
+from harness.probe.shots import time_shots
 
 if TYPE_CHECKING:
     from harness.probe.rest import Rest
@@ -121,6 +123,12 @@ class CpuDevice:
         """Launches one after another on the host's clock; a CPU's burst is not asked for."""
         return CpuLoad(launch, group_s, pace, prologue)
 
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
+        """Single calls by the host's clock."""
+        return time_shots(shot, shots, before, held), _cpu_telemetry()
+
     def release(self) -> None:
         """Free what no tensor uses any more."""
         gc.collect()
@@ -155,8 +163,7 @@ class CpuLoad:
 
     def finish(self) -> Telemetry:
         """What a CPU cannot tell, with the reason."""
-        reason = "not read on a CPU"
-        return Telemetry(missing=dict.fromkeys(("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz"), reason))
+        return _cpu_telemetry()
 
     def recent_power(self) -> list[tuple[float, float]]:
         """No power is read on a CPU."""
@@ -174,6 +181,11 @@ class CpuLoad:
             self._launch(i)
         self._position += launches
         return time.perf_counter() - began_s
+
+
+def _cpu_telemetry() -> Telemetry:
+    reason = "not read on a CPU"
+    return Telemetry(missing=dict.fromkeys(("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz"), reason))
 
 
 class CudaDevice:
@@ -219,6 +231,20 @@ class CudaDevice:
             torch.cuda.synchronize()
             time.sleep(rest_s)
         return CudaLoad(self, launch, pace, prologue, self.stamper, has_burst=rest_s > 0)
+
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
+        """Single calls by the host's clock. NVML is read before the first and after the last, never between them."""
+        from harness.probe.telemetry import Load as LoadFacts
+        from harness.probe.telemetry import between_edges, nothing_watched, read_edge
+
+        torch.cuda.synchronize()
+        if self.gpu is None:
+            return time_shots(shot, shots, before, held), nothing_watched("NVML does not list this GPU", LoadFacts(0.0))
+        first = read_edge(self.gpu)
+        seconds = time_shots(shot, shots, before, held)
+        return seconds, between_edges(first, read_edge(self.gpu), self.gpu.power_limit_w())
 
     def begin_rest(self) -> None:
         """Watch the card at rest while the host plans; `end_rest` tells what it drew."""

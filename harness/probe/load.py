@@ -5,15 +5,47 @@ Protocols and plain data only, so that a scripted device can stand in for a GPU 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal, Protocol
 
 from harness.model import DeviceFacts, Telemetry
 
 Launch = Callable[[int], object]
-"""Enqueues launch number i; a family rotates its buffer sets by it."""
+"""Enqueues launch number i; a family rotates its buffer sets by it.
+
+A float that it returns is the seconds that it took by a clock of its own: a scripted launch's, another process's.
+"""
 
 Prologue = Callable[[], object]
 """Enqueued before a group's first event: what the launches need and the time must not contain."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A launch that does more than it counts: every so many of them another one runs, spread evenly.
+
+    Which ones follows from their numbers alone, so that all ranks agree, and a window is exact to one launch.
+    """
+
+    launch: Launch
+    extra: Fraction
+
+    def __call__(self, i: int) -> object:
+        """Launch number i, and what comes extra with it."""
+        told = self.launch(i)
+        for _ in range(self._extra_before(i + 1) - self._extra_before(i)):
+            more = self.launch(i)
+            if isinstance(told, float) and isinstance(more, float):
+                told += more
+        return told
+
+    def whole(self, launches: int) -> int:
+        """So many launches, or a few more, that hold a whole number of extra ones: what a graph may repeat."""
+        period = self.extra.denominator
+        return max(1, round(launches / period)) * period
+
+    def _extra_before(self, launches: int) -> int:
+        return launches * self.extra.numerator // self.extra.denominator
 
 
 @dataclass(frozen=True)
@@ -84,6 +116,14 @@ class Device(Protocol):
 
         `prologue` runs before each group, outside its time. With `rest_s` the device rests so long before, and the
         load's first second is kept as a burst.
+        """
+
+    def time_shots(
+        self, shot: Launch, shots: int, before: Launch | None, held: Fraction
+    ) -> tuple[list[float], Telemetry]:
+        """Seconds of single calls by the host's clock, and what may be told of the device without disturbing them.
+
+        `before` runs before each, outside its time. Each is held for that share of its own time longer.
         """
 
     def release(self) -> None:

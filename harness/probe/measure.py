@@ -7,9 +7,11 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from harness.model import Case, Check, Samples, Telemetry
-from harness.probe.load import Checker, Device, Group, Launch, Load, busy_ratio
+from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
+from harness.probe.shots import TIMER
 from harness.statistics import is_settled
 
 Reference = Callable[[int], Iterable[tuple[object, object]]]
@@ -67,6 +69,9 @@ class Subject:
 
     `outputs` are poisoned before every check. With `exact`, every element must equal the reference; otherwise the
     signal-to-noise ratio against it must reach `least_sqnr_db`.
+
+    With `shots` the host's clock times so many single launches, each of which has done its work, or has thrown it, when
+    it returns; `before` runs before each and is not timed. A launch that does several operations at once says how many.
     """
 
     launch: Launch
@@ -76,6 +81,9 @@ class Subject:
     sets: int = 1
     exact: bool = False
     least_sqnr_db: float = 50.0
+    shots: int = 0
+    operations: int = 1
+    before: Launch | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,25 @@ class Measurement:
     telemetry: Telemetry | None = None
 
 
-def measure_case(case: Case, subject: Subject, device: Device, checker: Checker, protocol: Protocol) -> Measurement:
-    """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong."""
+def measure_case(
+    case: Case,
+    subject: Subject,
+    device: Device,
+    checker: Checker,
+    protocol: Protocol,
+    injected: Fraction = Fraction(0),
+) -> Measurement:
+    """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong.
+
+    `injected` is the share of work that is done and not counted.
+    """
     before = check(subject, device, checker, FIRST_SEED, "before")
     if case.checked_only:
         return Measurement((before,))
-    samples, telemetry = time_window(device, subject.launch, protocol)
+    if subject.shots:
+        samples, telemetry = time_shots(device, subject, injected)
+    else:
+        samples, telemetry = time_window(device, with_extra(subject.launch, injected), protocol)
     after = check(subject, device, checker, FRESH_SEED, "after")
     checks = [before, after]
     if case.deterministic:
@@ -104,9 +125,7 @@ def check(subject: Subject, device: Device, checker: Checker, seed: int, when: s
     """Launch every buffer set once on random inputs and compare with the reference."""
     checker.fill(subject.inputs, seed)
     checker.poison(subject.outputs)
-    for i in range(subject.sets):
-        subject.launch(i)
-    device.synchronize()
+    _launch_every_set(subject, device)
     errors = [checker.error(a, e, subject.exact) for i in range(subject.sets) for a, e in subject.reference(i)]
     if not errors:
         raise CheckFailedError(f"nothing was compared {when} the window: the reference gave no pair")
@@ -122,9 +141,7 @@ def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
         raise CheckFailedError("the case says it is deterministic, but no output was given to compare")
     first = [checker.fingerprint(out) for out in subject.outputs]
     checker.poison(subject.outputs)
-    for i in range(subject.sets):
-        subject.launch(i)
-    device.synchronize()
+    _launch_every_set(subject, device)
     differing = sum(a != checker.fingerprint(out) for a, out in zip(first, subject.outputs, strict=True))
     result = Check("repeat", "exact", differing == 0, float(differing), 0.0, "outputs whose bits differ")
     if not result.passed:
@@ -133,6 +150,52 @@ def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
             "suspected silent corruption"
         )
     return result
+
+
+def _launch_every_set(subject: Subject, device: Device) -> None:
+    device.synchronize()  # a launch on a stream of its own does not wait for the poison
+    for i in range(subject.sets):
+        if subject.before is not None:
+            subject.before(i)
+        subject.launch(i)
+    device.synchronize()
+
+
+def with_extra(launch: Launch, injected: Fraction) -> Launch:
+    """The launch, or one that does more than it counts."""
+    return Injected(launch, injected) if injected else launch
+
+
+def time_shots(device: Device, subject: Subject, injected: Fraction = Fraction(0)) -> tuple[Samples, Telemetry]:
+    """Single launches by the host's clock. The check before them was their warm-up, and nothing has to settle.
+
+    An extra launch now and then would slow down the tail alone, so that each is held longer instead.
+    """
+    seconds, telemetry = device.time_shots(subject.launch, subject.shots, subject.before, injected)
+    refuse_bad_samples(seconds)
+    kept = at_equal_ranks(seconds)
+    samples = Samples(
+        seconds=tuple(call_s / subject.operations for call_s in kept),
+        launches_per_sample=subject.operations,
+        window_s=sum(kept),
+        timer=TIMER,
+        queue="host",
+        shots=len(seconds),
+        slowest_s=max(seconds) / subject.operations,
+    )
+    return samples, telemetry
+
+
+def at_equal_ranks(seconds: Sequence[float], most: int = _MOST_SAMPLES) -> list[float]:
+    """At most so many of the values, those in the middle of equal shares by rank, in the order in which they came.
+
+    Their percentiles are those of all values, which every tenth value, or means of ten, would not give.
+    """
+    count = len(seconds)
+    if count <= most:
+        return list(seconds)
+    by_rank = sorted(range(count), key=lambda i: seconds[i])
+    return [seconds[i] for i in sorted(by_rank[(2 * k + 1) * count // (2 * most)] for k in range(most))]
 
 
 def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Samples, Telemetry]:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from typing import Any
 from harness.model import Case, Check, Samples, Telemetry
 from harness.probe import host
 from harness.probe.load import Pace, busy_ratio
-from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol, refuse_bad_samples
+from harness.probe.measure import (
+    FIRST_SEED,
+    FRESH_SEED,
+    CheckFailedError,
+    Measurement,
+    Protocol,
+    refuse_bad_samples,
+    with_extra,
+)
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
@@ -128,7 +137,14 @@ class World:
         )
 
 
-def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any], protocol: Protocol) -> Measurement:
+def measure_on_ranks(
+    case: Case,
+    world: World,
+    body: str,
+    how: Mapping[str, Any],
+    protocol: Protocol,
+    injected: Fraction = Fraction(0),
+) -> Measurement:
     """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time."""
     world.ask("open", body, dict(how))
     before = _judge(world.ask("check", FIRST_SEED), "before")
@@ -137,7 +153,7 @@ def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any]
     settle_groups = max(1, min(_MOST_SAMPLES, round(protocol.settle_s / group_s)))
     window_groups = max(4, min(_MOST_SAMPLES, round(protocol.window_s / group_s)))
     limit_s = ANSWER_LIMIT_S + 3 * group_s * (settle_groups + window_groups)
-    answers = world.ask("run", pace, settle_groups, window_groups, limit_s=limit_s)
+    answers = world.ask("run", pace, settle_groups, window_groups, injected, limit_s=limit_s)
     after = _judge(world.ask("check", FRESH_SEED), "after")
     world.ask("drop")
     samples = slowest([answer["seconds"] for answer in answers], pace, answers[0]["timer"])
@@ -314,9 +330,9 @@ class _Rank:
         device_s, host_s, _ = time_behind_spin(self._body.launch, launches, spin_s, 0, self._body.restore)
         return device_s, host_s
 
-    def run(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, Any]:
+    def run(self, pace: Pace, settle_groups: int, window_groups: int, injected: Fraction) -> dict[str, Any]:
         """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
-        load = self._device.start(self._body.launch, 0.0, pace, self._body.restore)
+        load = self._device.start(with_extra(self._body.launch, injected), 0.0, pace, self._body.restore)
         began_s = [load.run_group().ended_s for _ in range(settle_groups)][-1]
         load.mark()
         groups = [load.run_group() for _ in range(window_groups)]

@@ -32,6 +32,8 @@ _INTERVAL_S = 0.04
 _SAMPLES_INTERVAL_S = 1.5
 # After three refreshes without a look nobody knows what was missed.
 STALL_S = 0.3
+# A thread that reads NVML takes Python's lock, and the driver's, from the calls that are timed.
+UNWATCHED = "not watched while the host's own calls are timed: reading NVML would disturb them"
 # What NVML calls one clock moves by a step of 15 MHz at most.
 _FLAT_MHZ = 15
 _BELOW_MAX_RATIO = 0.98
@@ -49,6 +51,19 @@ class Edge:
     pcie_lanes: Reading
     busy: Reading = field(default_factory=lambda: Reading(None, "not sampled"))
     utc: str = ""
+
+
+def read_edge(gpu: Gpu) -> Edge:
+    """The counters now, without what the performance monitor counts."""
+    answers = gpu.fields([*THROTTLE_FIELDS.values(), FIELD_MEMORY_TEMPERATURE])
+    return Edge(
+        time.monotonic(),
+        {name: answers[i] for name, i in THROTTLE_FIELDS.items()},
+        answers[FIELD_MEMORY_TEMPERATURE],
+        gpu.query("GetCurrPcieLinkGeneration"),
+        gpu.query("GetCurrPcieLinkWidth"),
+        utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )
 
 
 class Watch:
@@ -70,17 +85,7 @@ class Watch:
 
     def edge(self) -> Edge:
         """The counters now."""
-        ids = [*THROTTLE_FIELDS.values(), FIELD_MEMORY_TEMPERATURE]
-        answers = self._gpu.fields(ids)
-        return Edge(
-            time.monotonic(),
-            {name: answers[i] for name, i in THROTTLE_FIELDS.items()},
-            answers[FIELD_MEMORY_TEMPERATURE],
-            self._gpu.query("GetCurrPcieLinkGeneration"),
-            self._gpu.query("GetCurrPcieLinkWidth"),
-            self._gpu.busy_sample(),
-            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        )
+        return replace(read_edge(self._gpu), busy=self._gpu.busy_sample())
 
     def _loop(self) -> None:
         samples_due_s = 0.0
@@ -227,6 +232,27 @@ def _events(watched: Watched, start_s: float, end_s: float, stalled: str, missin
     if events is None:
         missing["event_ratio"] = reason
     return events or {}
+
+
+def between_edges(first: Edge, last: Edge, power_limit_w: Reading) -> Telemetry:
+    """Telemetry of a window that only its ends were read of: what the counters counted, and the link as it ended."""
+    missing = dict.fromkeys(
+        (
+            *("settled", "power_w", "sm_clock_mhz", "nvml_sm_clock_mhz", "memory_clock_mhz"),
+            *("temperature_start_c", "temperature_end_c", "event_ratio"),
+        ),
+        UNWATCHED,
+    )
+    telemetry = Telemetry(
+        window_began_at=first.utc,
+        power_limit_w=_value("power_limit_w", power_limit_w, missing),
+        memory_temperature_c=_value("memory_temperature_c", last.memory_temperature_c, missing),
+        throttle_ratio=_throttle_ratios(first, last, missing),
+        pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
+        pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
+        missing=missing,
+    )
+    return replace(telemetry, limited_by=limiting_factor(telemetry))
 
 
 def nothing_watched(reason: str, load: Load, start_s: float | None = None, end_s: float | None = None) -> Telemetry:

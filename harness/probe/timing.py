@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from harness.probe.clocks import ClockReading, Stamper, clock_between
-from harness.probe.load import Group, Launch, Pace, Prologue
+from harness.probe.load import Group, Injected, Launch, Pace, Prologue
 
 # CUDA blocks the host at about 1024 launches in flight; half of it leaves room for events and stamps.
 _MOST_IN_FLIGHT = 500
@@ -244,8 +244,11 @@ def open_queue(
         return pace, stream_queue(launch, pace, stamper, prologue)
     if pace.queue == "blocked":
         return pace, BlockedGroups(launch, pace, stamper, prologue)
+    repeated = pace
+    if isinstance(launch, Injected):
+        repeated = replace(pace, launches_per_group=launch.whole(pace.launches_per_group))
     try:
-        return pace, graph_queue(launch, pace, stamper, prologue)
+        return repeated, graph_queue(launch, repeated, stamper, prologue)
     except RuntimeError:  # the launch synchronises or allocates: nothing was timed yet
         torch.cuda.synchronize()
     blocked = replace(pace, queue="blocked", launches_per_group=min(pace.launches_per_group, 100))

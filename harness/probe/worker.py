@@ -11,10 +11,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from harness.errors import ExitCode, HarnessError
+from harness.injection import read_injection
 from harness.journal import Journal
 from harness.metrics import derive_metrics, warnings_of
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, to_plain
@@ -59,6 +61,7 @@ class WorkerSession:
         self.checker = checker
         self.sheet = lookup(device.facts)
         self.planned: dict[str, tuple[str, Case]] = {}
+        self._last: set[str] = set()
         self._environment = environment
         self._journal = Journal(Path(task.journal)) if task.journal else None
         self._predecessor = task.last_key
@@ -76,9 +79,14 @@ class WorkerSession:
         """How long this profile loads a case."""
         return protocol_for(case, self.task.order.profile, self.facts.kind == "cpu")
 
-    def plan(self, family: str, cases: Iterable[Case]) -> list[Case]:
-        """The cases of a family that this run is to measure, with what the device cannot do marked in them."""
+    def plan(self, family: str, cases: Iterable[Case], is_last: bool = False) -> list[Case]:
+        """The cases of a family that this run is to measure, with what the device cannot do marked in them.
+
+        A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm.
+        """
         chosen = []
+        if is_last:
+            self._last.add(family)
         for declared in cases:
             case = self._regime(self._fits(declared))
             if not is_wanted(family, case.key, self.task.order.only):
@@ -94,6 +102,7 @@ class WorkerSession:
 
     def announce(self) -> None:
         """Journal the plan: from here on everyone knows N of N."""
+        in_order = sorted(self.planned.items(), key=lambda entry: entry[1][0] in self._last)
         self._write(
             "plan",
             worker=self.task.worker,
@@ -102,7 +111,7 @@ class WorkerSession:
             sheet=to_plain(self.sheet),
             environment=to_plain(self._environment),
             site_key=str(self._environment["site_key"].value) if "site_key" in self._environment else "",
-            cases=[{"family": f, "key": k, "case": to_plain(c)} for k, (f, c) in self.planned.items()],
+            cases=[{"family": f, "key": k, "case": to_plain(c)} for k, (f, c) in in_order],
         )
 
     def begin(self, case: Case) -> None:
@@ -116,7 +125,8 @@ class WorkerSession:
 
     def measure(self, case: Case, subject: Subject) -> Record:
         """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
-        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol(case)))
+        injected = self.injected(case)
+        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol(case), injected))
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
         """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one."""
@@ -126,10 +136,25 @@ class WorkerSession:
             self._close_world()
             self._world = (f"{family}/{ranks}", World(ranks, self.facts.kind))
         try:
-            return self.record(case, measure_on_ranks(case, self._world[1], body, how, self.protocol(case)))
+            world, injected = self._world[1], self.injected(case)
+            return self.record(case, measure_on_ranks(case, world, body, how, self.protocol(case), injected))
         except RankError:
             self._close_world()
             raise
+
+    def injected(self, case: Case) -> Fraction:
+        """The share of work that the order adds to a case without counting it; of several, the last that names it."""
+        family = self.planned[case.key][0] if case.key in self.planned else case.op
+        asked = [read_injection(text) for text in self.task.order.inject]
+        return next((one.extra for one in reversed(asked) if is_wanted(family, case.key, [one.pattern])), Fraction(0))
+
+    def aimless_injection(self) -> str:
+        """The first injection that names no case of the plan; empty where each names one."""
+        for text in self.task.order.inject:
+            pattern = read_injection(text).pattern
+            if not any(is_wanted(family, key, [pattern]) for key, (family, _) in self.planned.items()):
+                return text
+        return ""
 
     def record(self, case: Case, measurement: Measurement) -> Record:
         """A measurement with its metrics and warnings, not yet journalled."""
@@ -138,7 +163,10 @@ class WorkerSession:
         if measurement.samples is None or measurement.telemetry is None:
             return record
         metrics = derive_metrics(case, measurement.samples, measurement.telemetry, self.sheet, self.facts)
-        warnings = warnings_of(case, measurement.samples, measurement.telemetry, self.sheet, metrics)
+        warnings = (
+            *injection_warning(self.injected(case)),
+            *warnings_of(case, measurement.samples, measurement.telemetry, self.sheet, metrics),
+        )
         return replace(
             record,
             outcome="measured",
@@ -276,6 +304,14 @@ def _open_device(order: Order) -> tuple[Device, Mapping[str, Any]]:
     if order.profile != "smoke" and hasattr(device, "begin_rest"):
         device.begin_rest()  # smoke never ends it, and would be watched through all of its cases
     return device, environment
+
+
+def injection_warning(injected: Fraction) -> tuple[str, ...]:
+    """What stands with every figure of a case that was slowed down on purpose."""
+    if not injected:
+        return ()
+    share = f"{float(100 * injected):g} %"
+    return (f"injected: {share} more was done than is counted, as --inject asked. It is no figure of this device.",)
 
 
 def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:

@@ -136,7 +136,7 @@ def _set_line(one: Set, is_reference: bool) -> tuple[str, ...]:
         clean(one.gpu),
         clean(one.card[:12]) or units.UNKNOWN,
         units.format_number(one.power_limit_w, "W"),
-        clean(one.declare),
+        clean(" ".join(filter(None, (one.declare, f"INJECTED {one.inject}" if one.inject else "")))),
         clean("/".join(one.drivers)) or units.UNKNOWN,
         str(len(one.runs)),
         clean(run.sheet_gpu) or {"derived": "derived", "exact": "exact"}.get(run.sheet_match, units.UNKNOWN),

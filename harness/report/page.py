@@ -97,7 +97,13 @@ def _said_of(view: View) -> str:
     run = view.first
     whens = sorted(clean(r.created_at)[:10] for r in view.runs)
     when = whens[0] if whens[0] == whens[-1] else f"{whens[0]} to {whens[-1]}"
-    facts = [("declared", run.order.declare), ("driver", view.fact("driver")), ("torch", view.fact("torch"))]
+    injected = " ".join(run.order.inject)
+    facts = [
+        ("INJECTED", injected),
+        ("declared", run.order.declare),
+        ("driver", view.fact("driver")),
+        ("torch", view.fact("torch")),
+    ]
     said = [f"{name} {shorten(str(value), _LONGEST_FACT)}" for name, value in facts if value]
     runs = f"{len(view.runs)} runs" if len(view.runs) > 1 else "one run"
     profile = shorten(run.order.profile, _LONGEST_FACT)

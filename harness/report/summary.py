@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import units
+from harness.injection import said_of as said_of_injection
 from harness.metrics import find_bound
 from harness.model import Fact, Metric, Peak, PeakSheet, Record, Run
 from harness.noise import KnownSpread, NoiseFile, conditions_of, known_spread
@@ -23,6 +24,7 @@ UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2*
 _SIGNS = {
     "unsettled": ("~", "power or clock still moved in the window, so these are no steady states"),
     "implausible": ("!", "more than the device can do, so a measuring error: do not use these figures"),
+    "injected": ("+", "more was done than is counted, as --inject asked: no figures of this device"),
     "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
     "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
@@ -210,6 +212,7 @@ def _machine_lines(run: Run) -> tuple[tuple[str, str], ...]:
         ("power", power),
         ("card", card),
         ("regime", regime),
+        ("INJECTED", [clean(said_of_injection(run.order.inject))]),
     )
     return tuple((name, ", ".join(p for p in said if p)) for name, said in lines if any(said))
 

@@ -230,7 +230,13 @@ def shape_of(point: Point) -> str:
 
 def _identity(run: Run) -> tuple[object, ...]:
     facts = (run.environment.get(name) for name in _SPLITTING_FACTS)
-    return (run.device.name, run.order.declare, run.order.concurrent, *(f.value if f else None for f in facts))
+    return (
+        run.device.name,
+        run.order.declare,
+        run.order.concurrent,
+        run.order.inject,
+        *(f.value if f else None for f in facts),
+    )
 
 
 def _labels(parts: Sequence[tuple[Source, tuple[Run, ...], tuple[str, ...]]]) -> list[str]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from benches import bench_collectives, bench_gemm, bench_memory
+from benches import bench_collectives, bench_driver, bench_gemm, bench_memory
 from harness.model import PROFILES, DeviceFacts
 
-FAMILIES = (bench_collectives, bench_gemm, bench_memory)
+FAMILIES = (bench_collectives, bench_gemm, bench_memory, bench_driver)
 
 H200 = DeviceFacts(
     kind="cuda",
@@ -60,11 +60,81 @@ def test_quick_is_what_the_gate_looks_at():
         "triad/bytes=4294967296,impl=triton",
         "memcpy/bytes=536870912,direction=h2d",
         "memcpy/bytes=536870912,direction=d2h",
+        "host_call/bytes=4,function=memcpy",
+        "launch/mode=eager,until=queued",
+        "launch/mode=eager,until=stream",
+        "launch/mode=eager,until=event",
+        "launch/mode=graph,until=stream",
+        "graph_instantiate/nodes=100",
+        "graph_replay/nodes=100",
+        "synchronize/of=stream",
+        "synchronize/of=event",
+        "malloc/bytes=67108864,pool=none",
+        "malloc/bytes=67108864,pool=stream",
+        "free/bytes=67108864,pool=none",
+        "free/bytes=67108864,pool=stream",
+        "host_register/bytes=4194304",
+        "host_unregister/bytes=4194304",
+        "module_load/until=loaded",
+        "module_load/until=first_launch",
+        "small_copy/bytes=4,direction=h2d",
+        "small_copy/bytes=4,direction=d2h",
+        "small_copy/bytes=4096,direction=h2d",
+        "small_copy/bytes=4096,direction=d2h",
+        "small_copy/bytes=65536,direction=h2d",
+        "small_copy/bytes=65536,direction=d2h",
+        "zero_copy_load/bytes=2097152",
+        "zero_copy_read/bytes=67108864",
+        "overlap/bytes=4194304,compute=none,direction=h2d",
+        "overlap/bytes=4194304,compute=fma,direction=h2d",
+        "context/process=running",
     ]
 
 
-def test_standard_has_at_most_forty_cases_on_one_gpu():
-    assert len(applicable("standard", H200)) == 38
+def test_standard_has_at_most_forty_cases_on_one_gpu_beside_those_of_the_driver():
+    declared = [case for case in applicable("standard", H200) if case not in driver_cases("standard", H200)]
+    assert len(declared) == 38
+
+
+def driver_cases(profile, device):
+    return list(bench_driver.cases(profile, device))
+
+
+def test_every_case_of_the_driver_is_a_latency_but_the_rate_of_zero_copy():
+    kinds = {case.op: case.kind for case in driver_cases("full", H200)}
+    assert [op for op, kind in kinds.items() if kind != "latency"] == ["zero_copy_read"]
+
+
+def test_without_a_gpu_the_driver_cannot_be_timed_and_what_python_adds_can():
+    cases = driver_cases("full", CPU)
+    assert [case.op for case in cases if not case.not_applicable] == ["host_call"]
+    assert {case.not_applicable for case in cases[1:]} == {"there is no NVIDIA driver to time"}
+    assert [case.key for case in cases] == [case.key for case in driver_cases("full", H200)]
+
+
+def test_each_case_of_the_driver_has_enough_calls_for_a_99th_percentile_but_contexts():
+    calls = {case.op: bench_driver.shots_of(case) for case in driver_cases("full", H200)}
+    assert {op for op, shots in calls.items() if shots < 200} == {"context"}
+
+
+def test_every_case_of_the_driver_names_an_operation(monkeypatch):
+    """Which operation it is, is all that this machine can tell; tests/kernels/test_driver.py runs them."""
+    made = []
+    for name in ("launch", "graph_instantiate", "graph_replay", "synchronize", "malloc", "free", "host_register",
+                 "module_load", "copy", "zero_copy_chase", "zero_copy_read", "overlap", "context"):  # fmt: skip
+        monkeypatch.setattr(bench_driver.driver, name, lambda *_, name=name, **__: made.append(name))
+    cases = [case for case in driver_cases("full", H200) if case.params.get("process") != "fresh"][1:]
+    for case in cases:
+        bench_driver.operation_of(case, H200, place=None)
+    assert len(made) == len(cases)
+    assert len(set(made)) == 13
+
+
+def test_host_memory_of_the_driver_has_a_side():
+    far = replace(H200, numa="any")
+    assert {c.op for c in driver_cases("quick", far) if "numa=any" in c.key} == {
+        "host_register", "host_unregister", "small_copy", "zero_copy_load", "zero_copy_read", "overlap",
+    }  # fmt: skip
 
 
 def test_collectives_need_two_gpus_and_say_so():
@@ -99,7 +169,8 @@ def test_a_card_without_fp8_says_so_and_does_the_rest():
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_l2_serves_at_most_two_percent_of_every_case_that_memory_bounds(profile):
-    bounded = [c for c in planned(profile, H200) if c.work[0].peak == "memory" or c.params.get("m") == 16]
+    works = [c for c in planned(profile, H200) if c.work]
+    bounded = [c for c in works if c.work[0].peak == "memory" or c.params.get("m") == 16]
     assert all(H200.l2_bytes / case.footprint_bytes <= 0.02 for case in bounded)
 
 

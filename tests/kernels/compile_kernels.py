@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import gemm, memory
+from kernels import driver, gemm, memory
 
 TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "tf32": "fp32", "fp32": "fp32"}
 OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
@@ -115,7 +115,22 @@ def compile_memory(capability, even):
         yield result | {"kernel": kernel.__name__, "even": even}
 
 
+def compile_driver(capability):
+    for kernel in driver.SIGNATURES:
+        image = driver.compile_image(kernel, divmod(capability, 10))
+        ptx = driver.compile_kernel(kernel, divmod(capability, 10)).asm["ptx"]
+        arguments, _ = driver.SIGNATURES[kernel]
+        yield {
+            "kernel": image.name,
+            "arguments": len(arguments),
+            "parameters": ptx.split(".entry", 1)[1].split(")", 1)[0].count(".param"),
+            "counts": {name: ptx.count(name) for name in ("fma.rn", "ld.volatile", "ld.global.v4")},
+            **resource_usage(image.cubin),
+        }
+
+
 def compile_all(capability, out_types):
+    yield from compile_driver(capability)
     for even in (True, False):
         yield from compile_memory(capability, even)
     configs = [(*key, config) for key, configs in gemm.CONFIGS.items() for config in configs]

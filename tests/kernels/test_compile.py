@@ -49,3 +49,17 @@ def test_memory_kernels_move_vectors(compiled):
             assert line["counts"][".v4.b32"], line
         if line["kernel"] in ("add_kernel", "triad_kernel"):
             assert line["counts"][".v2.b32"], line
+
+
+def test_kernels_of_the_driver_family_end_with_two_pointers_to_scratch(compiled):
+    """They are launched without Triton's launcher: a parameter more or fewer would be read from somewhere else."""
+    lines = [line for line in compiled if "arguments" in line]
+    assert {line["kernel"] for line in lines} == {"mark_kernel", "chase_kernel", "sum_kernel", "busy_kernel"}
+    assert [line for line in lines if line["parameters"] != line["arguments"] + 2] == []
+
+
+def test_loads_of_a_chain_are_not_cached_and_busy_work_is_arithmetic(compiled):
+    counts = {line["kernel"]: line["counts"] for line in compiled if "arguments" in line}
+    assert counts["chase_kernel"]["ld.volatile"] == 1
+    assert counts["busy_kernel"]["fma.rn"] == 4
+    assert counts["sum_kernel"]["ld.global.v4"] == 8

@@ -1,5 +1,6 @@
 """A load on a GPU, on a queue and a watch that follow a script: what is kept of it, and what is given back."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from harness.model import DeviceFacts
 from harness.probe import device as module
 from harness.probe import telemetry, timing
 from harness.probe.clocks import ClockReading
-from harness.probe.device import CudaLoad
+from harness.probe.device import CudaDevice, CudaLoad
 from harness.probe.load import Group, Pace, Watched
 from harness.probe.measure import Protocol, time_window
 from harness.probe.nvml import GPM_METRICS, THROTTLE_FIELDS, Gpu, Reading
@@ -217,3 +218,27 @@ def test_power_read_so_far_is_what_the_watch_has(card):
     card.gpu = None
     assert load_of(card).recent_power() == []
     assert load_of(card).watched == Watched()
+
+
+def test_single_calls_are_timed_without_a_watch(monkeypatch):
+    """A thread that reads NVML takes Python's lock for milliseconds: it would be in the tail of every latency."""
+    monkeypatch.setattr(module.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(telemetry, "Watch", None)
+    story = []
+    library = GpmNvml()
+    library.fields = {field: lambda: story.append("read") or 0 for field in THROTTLE_FIELDS.values()}
+    device = object.__new__(CudaDevice)
+    device.gpu = Gpu(library, "handle 0")
+    seconds, told = device.time_shots(lambda i: story.append(f"call {i}") or 0.5, 2, None, Fraction(1, 2))
+    assert seconds == [0.75, 0.75]
+    assert list(dict.fromkeys(story)) == ["read", "call 0", "call 1"]
+    assert story[-1] == "read"
+    assert told.missing["power_w"] == telemetry.UNWATCHED
+
+
+def test_single_calls_on_a_card_that_nvml_does_not_list(monkeypatch):
+    monkeypatch.setattr(module.torch.cuda, "synchronize", lambda: None)
+    device = object.__new__(CudaDevice)
+    device.gpu = None
+    seconds, told = device.time_shots(lambda i: 0.5, 1, None, Fraction(0))
+    assert (seconds, told.missing["power_w"]) == ([0.5], "NVML does not list this GPU")

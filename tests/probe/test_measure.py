@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -315,3 +316,112 @@ def test_short_groups_fill_the_window_and_are_pooled():
 def test_few_groups_are_kept_as_they_are():
     groups = [Group(0.1, 7, 100.1), Group(0.2, 7, 100.3, starved=True)]
     assert [(g.seconds, g.launches, g.starved) for g in measure.pooled(groups)] == [(0.1, 7, False), (0.2, 7, True)]
+
+
+# --- single calls by the host's clock --------------------------------------------------------------------------------
+
+
+def shot(took=0.001, launch=lambda i: None, **more):
+    """Measure a copy by single calls; each tells how long it took."""
+    source, out = [0.0], [0.0]
+
+    def copy(i):
+        out[0] = source[0]
+        launch(i)
+        return took(i) if callable(took) else took
+
+    subject = Subject(copy, [source], [out], lambda i: [(out[0], source[0])], exact=True, **{"shots": 200, **more})
+    device = ScriptedDevice()
+    device.start = None
+    return measure_case(CASE, subject, device, ScriptedChecker(), WINDOW)
+
+
+def test_single_calls_are_checked_before_and_after_and_timed_one_by_one():
+    told = shot(lambda i: 0.001 * (1 + i))
+    assert [(check.when, check.passed) for check in told.checks] == [("before", True), ("after", True)]
+    samples = told.samples
+    assert samples.seconds == pytest.approx([0.001 * n for n in range(1, 201)])
+    assert (samples.shots, samples.slowest_s, samples.launches_per_sample) == (200, pytest.approx(0.2), 1)
+    assert (samples.timer, samples.queue) == ("perf_counter", "host")
+    assert samples.seconds_per_launch == pytest.approx(0.1005)
+
+
+def test_a_call_of_several_operations_is_told_an_operation():
+    samples = shot(0.5, operations=100, shots=8).samples
+    assert samples.seconds == (0.005,) * 8
+    assert (samples.launches_per_sample, samples.window_s, samples.seconds_per_launch) == (100, 4.0, 0.005)
+    assert (samples.shots, samples.slowest_s) == (8, 0.005)
+
+
+def test_what_comes_before_a_call_runs_before_every_launch_and_is_not_timed():
+    story = []
+    samples = shot(launch=lambda i: story.append(("launch", i)), before=lambda i: story.append(("before", i)), shots=3)
+    assert story[:2] == [("before", 0), ("launch", 0)]
+    assert story[2:8] == [(what, i) for i in range(3) for what in ("before", "launch")]
+    assert len(story) == 10
+    assert samples.samples.window_s == pytest.approx(0.003)
+
+
+def test_wrong_result_after_single_calls_is_not_kept():
+    taken = []
+    subject = Subject(
+        lambda i: taken.append(i) or 0.001, [[0.0]], [], lambda i: [(len(taken) > 2, False)], exact=True, shots=5
+    )
+    with pytest.raises(CheckFailedError, match="wrong result after timing"):
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
+
+
+def test_of_many_calls_those_at_equal_ranks_are_kept_in_their_order():
+    """The slowest of a thousand must not stand for five, and every fifth of them would miss half of the slow ones."""
+    calls = [float(1000 - i) for i in range(1000)]
+    kept = measure.at_equal_ranks(calls)
+    assert len(kept) == 200
+    assert kept == sorted(kept, reverse=True)
+    assert (min(kept), max(kept)) == (3.0, 998.0)
+    assert sum(kept) / 200 == pytest.approx(500.5)
+
+
+def test_one_call_that_hung_is_told_and_moves_no_percentile():
+    samples = shot(lambda i: 10.0 if i == 700 else 0.001, shots=2000).samples
+    assert samples.seconds == (0.001,) * 200
+    assert (samples.shots, samples.slowest_s) == (2000, 10.0)
+
+
+def test_one_slow_call_in_fifty_is_in_the_samples():
+    samples = shot(lambda i: 0.002 if i % 50 == 0 else 0.001, shots=1000).samples
+    assert sorted(samples.seconds)[195:] == [0.001, 0.002, 0.002, 0.002, 0.002]
+
+
+@pytest.mark.parametrize("took", [math.nan, 0.0, -1.0])
+def test_single_call_that_took_no_positive_time_is_refused(took):
+    with pytest.raises(CheckFailedError, match="samples are not positive numbers"):
+        shot(took)
+
+
+# --- slowed down on purpose ------------------------------------------------------------------------------------------
+
+
+def test_rate_of_a_case_that_does_three_percent_more_is_that_much_lower():
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], exact=True)
+    window = dataclasses.replace(WINDOW, window_s=10.0)
+    clean, slower = (
+        measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), window, Fraction(percent, 100)).samples
+        for percent in (0, 3)
+    )
+    assert clean.seconds_per_launch == pytest.approx(0.001)
+    assert slower.seconds_per_launch == pytest.approx(0.00103, rel=2e-4)
+    assert slower.launches_per_sample % 10 == 0  # what runs extra is not counted
+
+
+def test_single_calls_are_held_longer_each_of_them():
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], exact=True, shots=200)
+    samples = measure_case(CASE, subject, ScriptedDevice(), ScriptedChecker(), WINDOW, Fraction(1, 2)).samples
+    assert samples.seconds == (0.0015,) * 200
+
+
+def test_checks_run_what_is_counted_and_no_more():
+    launched = []
+    subject = Subject(lambda i: launched.append(i) or 0.001, [], [], lambda i: [(0, 0)], exact=True)
+    case = dataclasses.replace(CASE, checked_only="here")
+    measure_case(case, subject, ScriptedDevice(), ScriptedChecker(), WINDOW, Fraction(1))
+    assert launched == [0]

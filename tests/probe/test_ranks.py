@@ -1,13 +1,15 @@
 """What several ranks measured, as one measurement: without processes and without torch."""
 
 import dataclasses
+from fractions import Fraction
+from typing import ClassVar
 
 import pytest
 
-from harness.model import Telemetry
+from harness.model import Case, Telemetry, Work
 from harness.probe.load import Pace
-from harness.probe.measure import CheckFailedError
-from harness.probe.ranks import merge_telemetry, slowest
+from harness.probe.measure import SMOKE, CheckFailedError
+from harness.probe.ranks import measure_on_ranks, merge_telemetry, slowest
 
 RANK = Telemetry(
     busy_ratio=0.99,
@@ -84,3 +86,24 @@ def test_group_is_over_when_its_slowest_rank_is_done():
 def test_rank_whose_group_took_no_time_is_refused():
     with pytest.raises(CheckFailedError, match="samples are not positive numbers"):
         slowest([[0.0, 4.0], [0.0, 1.0]], Pace("stream", 10, 0.2), "cuda_event")
+
+
+def test_ranks_are_told_what_to_do_beyond_what_is_counted():
+    class FakeWorld:
+        """Two ranks that remember what they were asked."""
+
+        is_on_cpu = True
+        asked: ClassVar = []
+
+        def ask(self, command, *arguments, **_):
+            """The same from both."""
+            self.asked.append((command, arguments))
+            ran = {"seconds": [0.01] * 4, "starved": 0, "timer": "perf_counter", "telemetry": Telemetry()}
+            return {"check": [0, 0], "most_launches": [10, 10], "probe": [(0.003, 0.003)] * 2, "run": [ran, ran]}.get(
+                command, [None, None]
+            )
+
+    case = Case("all_reduce", {"ranks": 2}, (Work(1.0, "B", None, "bus"),))
+    measure_on_ranks(case, FakeWorld(), "body", {}, SMOKE, Fraction(3, 100))
+    (arguments,) = [arguments for command, arguments in FakeWorld.asked if command == "run"]
+    assert arguments[-1] == Fraction(3, 100)

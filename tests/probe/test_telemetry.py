@@ -12,7 +12,7 @@ from harness.probe import telemetry
 from harness.probe.clocks import ClockReading
 from harness.probe.load import Group, Watched
 from harness.probe.nvml import EVENT_BITS, THROTTLE_FIELDS, Gpu, Reading
-from harness.probe.telemetry import Edge, Load, Watch, nothing_watched, summarise
+from harness.probe.telemetry import UNWATCHED, Edge, Load, Watch, between_edges, nothing_watched, read_edge, summarise
 from tests.doubles import FakeNvml, FakeNvmlError
 
 START_S, END_S = 10.0, 12.0
@@ -554,3 +554,20 @@ def test_one_second_average_of_power_is_never_asked(watch):
     assert "GetPowerUsage" not in library.calls
     sources = Path(telemetry.__file__).parent.glob("*.py")
     assert [path.name for path in sources if "PowerUsage" in path.read_text()] == []
+
+
+def test_window_of_which_only_the_ends_were_read_knows_its_counters_and_its_link():
+    first, last = edge(START_S, utc="2026-01-01T00:00:00.000Z"), edge(END_S, {"power_cap": SECOND_NS})
+    told = between_edges(first, last, LIMIT)
+    assert told.throttle_ratio["power_cap"] == 0.5
+    assert (told.pcie_generation, told.pcie_lanes, told.memory_temperature_c) == (5, 16, 80)
+    assert (told.window_began_at, told.power_limit_w) == ("2026-01-01T00:00:00.000Z", 700.0)
+    assert (told.power_w, told.sm_clock_mhz, told.settled) == (None, None, None)
+    assert {told.missing[name] for name in ("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz", "settled")} == {UNWATCHED}
+
+
+def test_edge_outside_a_watch_takes_no_sample_of_the_monitor():
+    library = FakeNvml({"GetCurrPcieLinkGeneration": 5})
+    told = read_edge(Gpu(library, "handle 0"))
+    assert (told.pcie_generation.value, told.busy.value) == (5, None)
+    assert not [call for call in library.calls if "Gpm" in call]

@@ -1,12 +1,13 @@
 """How the device's queue is kept full, on a device that is a list: a group runs when somebody waits for it."""
 
 import time
+from fractions import Fraction
 
 import pytest
 import torch
 
 from harness.probe import timing
-from harness.probe.load import Pace
+from harness.probe.load import Injected, Pace
 from harness.probe.timing import BlockedGroups, GroupQueue, choose_pace, graph_queue, open_queue, stream_queue
 
 
@@ -248,6 +249,21 @@ def test_launch_that_cannot_be_captured_is_blocked_instead(graphs):
     assert isinstance(queue, BlockedGroups)
     queue.run_group()
     assert names(graphs)[:4] == ["spin", "prologue", "event", 0]
+
+
+def test_graph_of_an_injected_launch_repeats_a_whole_number_of_extra_launches(graphs):
+    """A graph of 30 launches with 4 % of more work would have held one extra launch, 3.3 %."""
+    pace, queue = open_queue(Injected(graphs.launch, Fraction(4, 100)), Pace("graph", 30, 1e-5), None)
+    queue.run_group()
+    assert pace == Pace("graph", 25, 1e-5)
+    assert names(graphs)[1:29] == ["event", *range(25), 24, "event"]
+
+
+def test_stream_of_an_injected_launch_goes_on_from_group_to_group(stream):
+    queue = stream_queue(Injected(stream.launch, Fraction(1, 4)), Pace("stream", 2, 0.1), None)
+    queue.run_group()
+    queue.run_group()
+    assert [what for what in names(stream) if isinstance(what, int)][:5] == [0, 1, 2, 3, 3]
 
 
 def test_error_that_is_not_cudas_is_not_hidden_by_the_fallback(graphs):

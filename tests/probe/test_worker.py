@@ -42,6 +42,16 @@ def test_plan_keeps_the_order_of_the_family():
     assert [c.key for c in session().plan("memory", [case(2), case(1)])] == ["copy/n=2", "copy/n=1"]
 
 
+def test_family_that_comes_last_is_planned_behind_the_others(tmp_path):
+    running = session(journal=str(tmp_path / "j"))
+    running.plan("driver", [case(1)], is_last=True)
+    running.plan("memory", [case(2)])
+    running.plan("gemm", [case(3)])
+    running.announce()
+    (plan,) = read_events(tmp_path / "j")
+    assert [entry["key"] for entry in plan["cases"]] == ["copy/n=2", "copy/n=3", "copy/n=1"]
+
+
 def test_two_cases_of_one_key_are_an_error_that_names_both_families():
     planned = session()
     planned.plan("memory", [case(1)])
@@ -373,3 +383,35 @@ def test_error_without_words_is_its_name():
 
 def test_long_error_is_cut():
     assert one_line(ValueError("x" * 1000)) == "ValueError: " + "x" * 300
+
+
+# --- slowed down on purpose ------------------------------------------------------------------------------------------
+
+
+def injected_session(*inject, **task):
+    running = session(Order(profile="smoke", inject=inject), **task)
+    running.plan("memory", [case(1), case(2)])
+    return running
+
+
+def test_record_of_an_injected_case_says_so_and_that_of_another_does_not():
+    running = injected_session("memory=2%", "copy/n=1=10%")
+    subject = Subject(lambda i: 0.001, [], [], lambda i: [(0, 0)], exact=True)
+    one, two = (running.measure(case(n), subject) for n in (1, 2))
+    assert one.warnings[0] == (
+        "injected: 10 % more was done than is counted, as --inject asked. It is no figure of this device."
+    )
+    assert two.warnings[0].startswith("injected: 2 % more")
+    assert one.metric("rate").value == pytest.approx(1e9 / 0.001 / 1.1)
+    untouched = injected_session("copy/n=1=10%").measure(case(2), subject)
+    assert untouched.warnings == ()
+    assert untouched.metric("rate").value == pytest.approx(1e12)
+
+
+def test_injection_is_in_no_key():
+    assert list(injected_session("memory=2%").planned) == ["copy/n=1", "copy/n=2"]
+
+
+def test_injection_that_names_no_case_is_told():
+    assert injected_session("memory=2%", "gemn=3%").aimless_injection() == "gemn=3%"
+    assert injected_session("memory=2%", "copy/*=3%").aimless_injection() == ""

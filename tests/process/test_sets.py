@@ -117,7 +117,34 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
     assert (left.code, left.complaint) == (
         5,
         "no case of profile 'standard' matches gem/*. "
-        "Patterns name families (memory, gemm, collectives) or keys (gemm/dtype=bf16*).",
+        "Patterns name families (memory, gemm, collectives, driver) or keys (gemm/dtype=bf16*).",
+    )
+    assert not list(tmp_path.glob("*.json*"))
+
+
+def test_a_slowdown_on_purpose_is_in_the_file_on_the_screen_and_in_no_clean_set(tmp_path: Path):
+    injected = command("run", "--inject", "steady/n=1=10%", "--only", "steady", "--out", tmp_path)
+    assert injected.code == 0
+    assert "INJECTED" in injected.out
+    (run,) = store.load_set([tmp_path])
+    assert run.order.inject == ("steady/n=1=10%",)
+    first, second = run.measured
+    assert [len(record.warnings) for record in (first, second)] == [1, 0]
+    rates = [record.metric("rate").value for record in (first, second)]
+    assert rates == [pytest.approx(4e12 / 1.1), pytest.approx(2e15)]
+    clean = command("run", "--only", "steady", "--out", tmp_path)
+    assert (clean.code, clean.complaint) == (
+        5,
+        f"{tmp_path / 'run-001.json'} was measured with --inject steady/n=1=10%, this run is to be clean. "
+        "Name another folder with OUT=.",
+    )
+
+
+def test_an_injection_that_names_no_case_is_refused(tmp_path: Path):
+    left = command("run", "--inject", "gemn=3%", "--only", "steady", "--out", tmp_path)
+    assert (left.code, left.complaint) == (
+        5,
+        "--inject gemn=3% names no case of this run. Name a family or a key that it measures.",
     )
     assert not list(tmp_path.glob("*.json*"))
 
