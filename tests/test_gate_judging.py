@@ -14,6 +14,7 @@ from harness.gate.comparable import parse_changed
 from harness.gate.policy import DEFAULT_FILE, load_policy, parse_percent
 from harness.gate.rules import LOOK_ALPHA
 from harness.model import Fact, Run
+from harness.report.gate_line import verdict_line
 from harness.statistics import percentile
 from tests import hand_made
 from tests import hand_made_gates as made
@@ -392,3 +393,28 @@ def test_the_tail_is_that_of_the_statistics():
         seconds = [draw.uniform(1, 2) for _ in range(count)]
         expected = math.log(percentile(seconds, 99) / percentile(seconds, 50))
         assert sides._log_tail(seconds) == pytest.approx(expected, abs=1e-12)
+
+
+# Runs slowed down on purpose
+
+
+def injected(runs: list[Run]) -> list[Run]:
+    return [replace(run, order=replace(run.order, inject=("gemm=3%",))) for run in runs]
+
+
+def test_a_candidate_that_was_slowed_down_on_purpose_is_told_as_such():
+    outcome = outcome_of(side("a"), injected(side("b", NEW)))
+    assert outcome.injected == "gemm=3%"
+    assert verdict_line(outcome).startswith("PASS (candidate INJECTED gemm=3%, a test of the gate): driver ")
+
+
+def test_a_baseline_that_was_slowed_down_on_purpose_is_refused():
+    """Beside it a slower driver would have passed."""
+    with pytest.raises(HarnessError, match=r"baseline: run a-0-0 was slowed down on purpose \(gemm=3%\)"):
+        outcome_of(injected(side("a")), side("b", NEW))
+
+
+def test_a_candidate_slowed_down_in_part_is_refused():
+    runs = side("b", NEW)
+    with pytest.raises(HarnessError, match="some runs were slowed down on purpose and some were not"):
+        outcome_of(side("a"), [*injected(runs[:1]), *runs[1:]])

@@ -56,6 +56,7 @@ class Question:
 def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Policy, question: Question) -> Outcome:
     """May what changed go out? `HarnessError` for sides that nobody can judge."""
     refuse_shared(baseline, candidate)
+    injected = _injection(baseline, candidate)
     families = {reading.nature.family: None for run in (*baseline, *candidate) for reading in run.readings.values()}
     if not any(run.readings for run in baseline):
         raise HarnessError(
@@ -80,6 +81,7 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         boots=(_count_boots(used[0]), _count_boots(used[1])),
         results=tuple(sorted((j.result for j in judged), key=_worst_first)),
         findings=(*left_out, *words.findings(comparability), *_gap_findings(judged)),
+        injected=injected,
         new=tuple(sorted(_keys(used[1]) - _keys(used[0]))) if is_comparable else (),
         alpha=question.alpha,
         tests=sum(j.result.evidence is not None for j in judged),
@@ -87,6 +89,23 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         is_across_cards=question.is_across_cards and not any(label for label, _, _ in pairs),
         look=question.look,
     )
+
+
+def _injection(baseline: Sequence[SideRun], candidate: Sequence[SideRun]) -> str:
+    """What the candidate was slowed down by on purpose, to test this gate; "" for real runs.
+
+    A baseline that was would let everything pass, and a candidate that was so in part is nothing.
+    """
+    slowed = next((run for run in baseline if run.injected), None)
+    if slowed is not None:
+        raise HarnessError(
+            f"baseline: run {slowed.run_id} was slowed down on purpose ({' '.join(slowed.injected)}): beside it "
+            "everything would look fast. Name runs without INJECT."
+        )
+    kinds = {run.injected for run in candidate}
+    if len(kinds) > 1:
+        raise HarnessError("candidate: some runs were slowed down on purpose and some were not. Name one kind.")
+    return " ".join(next(iter(kinds), ()))
 
 
 # Cards

@@ -58,7 +58,8 @@ class Result:
 class Outcome:
     """Everything that a gate says. `results` are worst first; `new` are cases that only the candidate has.
 
-    `title` is what changed in one phrase; `gpu` the card's name; `cards` the hashes that were compared.
+    `title` is what changed in one phrase; `gpu` the card's name; `cards` the hashes that were compared. `injected` is
+    what the candidate was slowed down by on purpose: such a verdict is about the gate, not about the change.
     """
 
     gpu: str
@@ -76,6 +77,7 @@ class Outcome:
     assume_boot_sd: float | None = None
     is_across_cards: bool = False
     look: int | None = None
+    injected: str = ""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

@@ -76,6 +76,7 @@ class SideRun:
     other_processes: int
     readings: Mapping[str, Reading]
     absent: Mapping[str, Absent]
+    injected: tuple[str, ...] = ()
 
 
 def read_side(names: Sequence[str], side: str) -> list[SideRun]:
@@ -136,6 +137,7 @@ def side_run(run: Run, where: str = "") -> SideRun:
         other_processes=sum(_processes(run)),
         readings=dict(_readings(run, where or run.run_id)),
         absent={r.key: Absent(r.family, r.outcome, r.reason) for r in run.not_measured},
+        injected=run.order.inject,
     )
 
 

@@ -34,6 +34,7 @@ def gate_json(outcome: Outcome) -> str:
         "alpha": outcome.alpha,
         "tests": outcome.tests,
         "look": outcome.look,
+        "injected": outcome.injected,
         "assume_boot_sd_ratio": outcome.assume_boot_sd,
         "is_across_cards": outcome.is_across_cards,
         "results": [_result(result) for result in outcome.results],

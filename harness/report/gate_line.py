@@ -18,6 +18,8 @@ def verdict_line(outcome: Outcome) -> str:
     """`PASS: driver 570.86 -> 580.159 on NVIDIA H200, 41 cases, worst +0.3 % ± 0.4 (margin 1.5 %)`."""
     names = ", ".join(_NAMES[verdict] for verdict in outcome.verdicts)
     head = f"{names}: {outcome.title} on {outcome.gpu}"
+    if outcome.injected:
+        head = f"{names} (candidate INJECTED {outcome.injected}, a test of the gate): {outcome.title} on {outcome.gpu}"
     against = outcome.comparability.undeclared.get("all", ())
     if against:
         shown = "; ".join(change.words for change in against[:_MOST_DIFFERENCES])
