@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
@@ -55,7 +56,10 @@ class Bound:
 def derive_metrics(
     case: Case, samples: Samples, telemetry: Telemetry, sheet: PeakSheet, facts: DeviceFacts
 ) -> tuple[Metric, ...]:
-    """Every figure of one case, the same names for every case; what is unknown is `None` with its reason."""
+    """Every figure of one case, the same names for every case; what is unknown is `None` with its reason.
+
+    Only what exists between ranks, or in a launch that the host waits for, is left out elsewhere.
+    """
     bound = find_bound(case, telemetry, sheet)
     return (
         *_rates(case, samples),
@@ -67,6 +71,7 @@ def derive_metrics(
         *_energies(case, samples, telemetry, facts),
         _l2_ratio(case, facts),
         _nvml_clock_ratio(telemetry),
+        *_of_ranks(samples),
     )
 
 
@@ -325,6 +330,16 @@ def _around(centre: float | None, half: float | None) -> Interval | None:
 
 def _with_sensor_error(metric: Metric) -> Metric:
     return metric if metric.value is None else replace(metric, systematic_ratio=SENSOR_ERROR_RATIO)
+
+
+def _of_ranks(samples: Samples) -> Iterator[Metric]:
+    """What the host pays for a launch, and how far the fastest rank is from the slowest, as a share of its time."""
+    if samples.host_s is not None:
+        yield _metric("host_time", samples.host_s, "s", "lower", label="until the call returns, of the slowest rank")
+    if len(samples.rank_seconds) > 1:
+        slowest_s, fastest_s = max(samples.rank_seconds), min(samples.rank_seconds)
+        label = f"{len(samples.rank_seconds)} ranks' means over the window"
+        yield _metric("rank_spread", 1 - fastest_s / slowest_s, "ratio", "lower", label=label)
 
 
 def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:

@@ -110,16 +110,22 @@ class Samples:
     """Device time of one window: seconds a launch, one value a group of launches, at most 200 groups.
 
     `queue` says how the device was kept busy: `stream` (launches queued ahead), `graph`, `blocked` (each group
-    behind its own blocking kernel) or `host` (the CPU itself). `starved` counts groups before which the queue
-    had run dry.
+    behind its own blocking kernel), `loop` or `eager` (onto an idle device, many in a row or one at a time, so that
+    the host's cost of launching is in the time), or `host` (the CPU itself). `starved` counts groups before which the
+    queue had run dry.
+
+    Between ranks a sample is the slowest rank's; `rank_seconds` is each rank's own mean, by rank. `host_s` is what a
+    launch costs the host until the call returns, where that was timed.
     """
 
     seconds: tuple[float, ...]
     launches_per_sample: int
     window_s: float
     timer: str
-    queue: Literal["stream", "graph", "blocked", "host"]
+    queue: Literal["stream", "graph", "blocked", "loop", "eager", "host"]
     starved: int = 0
+    rank_seconds: tuple[float, ...] = ()
+    host_s: float | None = None
 
     @property
     def launches(self) -> int:

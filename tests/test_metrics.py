@@ -514,3 +514,10 @@ def test_cycles_are_not_counted_where_launches_do_not_fill_the_window():
         assert metrics[name].value is None
         assert metrics[name].reason == "launches fill only 50 % of the window in which cycles were counted"
     assert metrics["spec_ratio"].value is not None
+
+
+def test_what_the_host_pays_and_how_far_ranks_are_apart_are_told_where_they_were_timed():
+    told = metrics_of(COPY, replace(SAMPLES, host_s=0.5, rank_seconds=(2.0, 1.5)))
+    assert (told["host_time"].value, told["host_time"].better) == (0.5, "lower")
+    assert (told["rank_spread"].value, told["rank_spread"].label) == (0.25, "2 ranks' means over the window")
+    assert not {"host_time", "rank_spread"} & metrics_of(COPY).keys()

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
 from harness.probe import host
-from harness.probe.load import Pace, busy_ratio
+from harness.probe.load import Launch, Pace, busy_ratio
 from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol, refuse_bad_samples
 
 START_LIMIT_S = 120.0
@@ -27,6 +27,9 @@ ANSWER_LIMIT_S = 60.0
 CLOSE_LIMIT_S = 5.0
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
+# nccl-tests' default number of iterations.
+_LOOP_LAUNCHES = 20
+_STRESS_LAUNCHES = {True: 40, False: 500}
 # Of a collective of a few bytes; it only sets how far ahead its graphs are queued.
 LIKELY_LATENCY_S = 1e-5
 
@@ -129,10 +132,17 @@ class World:
 
 
 def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any], protocol: Protocol) -> Measurement:
-    """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time."""
+    """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time.
+
+    A case of `check=stress` has many launches in a row checked, each on new data.
+    """
     world.ask("open", body, dict(how))
     before = _judge(world.ask("check", FIRST_SEED), "before")
-    pace = common_pace(world, protocol.window_s / _MOST_SAMPLES)
+    if case.params.get("check") == "stress":
+        stress = _judge(world.ask("stress", _STRESS_LAUNCHES[world.is_on_cpu], FRESH_SEED), "repeat")
+        world.ask("drop")
+        return Measurement((before, stress))
+    pace = common_pace(world, protocol.window_s / _MOST_SAMPLES, str(case.params.get("launch", "queued")))
     group_s = pace.seconds_per_launch * pace.launches_per_group
     settle_groups = max(1, min(_MOST_SAMPLES, round(protocol.settle_s / group_s)))
     window_groups = max(4, min(_MOST_SAMPLES, round(protocol.window_s / group_s)))
@@ -141,7 +151,9 @@ def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any]
     after = _judge(world.ask("check", FRESH_SEED), "after")
     world.ask("drop")
     samples = slowest([answer["seconds"] for answer in answers], pace, answers[0]["timer"])
-    samples = replace(samples, starved=max(answer["starved"] for answer in answers))
+    host_s = _all_known([answer["host_s"] for answer in answers])
+    starved = max(answer["starved"] for answer in answers)
+    samples = replace(samples, starved=starved, host_s=max(host_s, default=None))
     return Measurement((before, after), samples, merge_telemetry([answer["telemetry"] for answer in answers]))
 
 
@@ -150,7 +162,8 @@ def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) ->
     groups = [max(of_ranks) for of_ranks in zip(*group_seconds, strict=True)]
     seconds = tuple(group / pace.launches_per_group for group in groups)
     refuse_bad_samples(seconds)
-    return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue)
+    means = tuple(sum(of_rank) / len(of_rank) / pace.launches_per_group for of_rank in group_seconds)
+    return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue, rank_seconds=means)
 
 
 # Watts of several GPUs add up, whichever source they come from.
@@ -200,27 +213,39 @@ def _all_known(values: Sequence[float | None]) -> list[float]:
     return known if len(known) == len(values) else []
 
 
+_WHERE = {
+    "before": "before timing",
+    "after": "after timing, on fresh inputs",
+    "repeat": "in many launches in a row, each on new data",
+}
+
+
 def _judge(wrong_elements: Sequence[int], when: Any) -> Check:
     wrong = sum(wrong_elements)
     check = Check(when, "exact", wrong == 0, float(wrong), 0.0, f"elements that differ, on {len(wrong_elements)} ranks")
     if wrong:
         ranks = [str(rank) for rank, count in enumerate(wrong_elements) if count]
-        where = "before timing" if when == "before" else "after timing, on fresh inputs"
+        where = _WHERE[when]
         raise CheckFailedError(
             f"wrong result {where}: {wrong} elements differ from the reference on rank {', '.join(ranks)}"
         )
     return check
 
 
-def common_pace(world: World, group_s: float) -> Pace:
+def common_pace(world: World, group_s: float, launch: str = "queued") -> Pace:
     """One pace for all ranks: every rank must run the same number of collectives, or they wait for one another forever.
 
     Decided here from the slowest rank's times, over probes of an agreed length.
     """
-    most = min(world.ask("most_launches"))
-    if world.is_on_cpu:
+    most = min(world.ask("most_launches", launch))
+    if world.is_on_cpu or launch in ("loop", "eager"):
         world.ask("probe", 1, 0.0)
-        seconds = max(device_s for device_s, _ in world.ask("probe", 3, 0.0)) / 3
+        launches = min(3, most)
+        seconds = max(device_s for device_s, _ in world.ask("probe", launches, 0.0)) / launches
+        if launch == "eager":
+            return Pace("eager", 1, seconds)
+        if launch == "loop":
+            return Pace("loop", min(most, _LOOP_LAUNCHES), seconds)
         return Pace("host", max(1, min(most, round(group_s / seconds))), seconds)
     from harness.probe.timing import pace_of, probe_launches, probe_spin_s
 
@@ -229,6 +254,8 @@ def common_pace(world: World, group_s: float) -> Pace:
     launches = min(most, probe_launches(device_s))
     answers = world.ask("probe", launches, probe_spin_s(host_s, launches))
     device_s, host_s = (max(times) / launches for times in zip(*answers, strict=True))
+    if launch == "graph":
+        return Pace("graph", max(1, min(most, _BLOCKED_LAUNCHES, round(group_s / device_s))), device_s)
     pace = pace_of(device_s, host_s, group_s)
     if pace.queue == "graph":
         # Plain launches are what is measured here, as nccl-tests does, so they are blocked and not captured.
@@ -275,6 +302,7 @@ class _Rank:
         self._device = discover("cpu" if seat.device == "cpu" else "auto", seat.rank)
         self._dist = dist
         self._body: Any = None
+        self._graph: tuple[Any, int] | None = None
         dist.init_process_group(
             "gloo" if seat.device == "cpu" else "nccl",
             device_id=None if seat.device == "cpu" else torch.device(self._device.facts.torch_device),
@@ -290,23 +318,37 @@ class _Rank:
         self._body = make(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
 
     def check(self, seed: int) -> int:
-        """How many elements of this rank's result are wrong on data of that seed."""
+        """How many elements of this rank's result are wrong on data of that seed; of a graph, once it was timed."""
         self._body.fill(seed)
-        wrong = int(self._body.wrong_elements())
+        if self._graph is None:
+            wrong = int(self._body.wrong_elements())
+        else:
+            graph, launches = self._graph
+            graph.replay()
+            wrong = int(self._body.wrong_after(launches))
         self._device.synchronize()
         return wrong
 
-    def most_launches(self) -> int:
-        """How many launches may follow one another before the body must be restored."""
-        return int(self._body.launches_before_overflow())
+    def stress(self, launches: int, seed: int) -> int:
+        """How many elements are wrong in so many launches in a row, each on new data."""
+        wrong = int(self._body.stress(launches, seed))
+        self._device.synchronize()
+        return wrong
+
+    def most_launches(self, launch: str) -> int:
+        """How many launches may follow one another before the body must be restored, or in a graph be checked."""
+        most = int(self._body.launches_before_overflow())
+        return min(most, int(self._body.launches_that_can_be_checked())) if launch == "graph" else most
 
     def probe(self, launches: int, spin_s: float) -> tuple[float, float]:
-        """Device and host seconds of so many launches, all ranks starting together."""
-        if self._seat.device == "cpu":
+        """Device and host seconds of so many launches, all ranks starting together; without a spin by the host."""
+        if spin_s == 0:
             self._body.restore()
+            self._device.synchronize()
             began_s = time.perf_counter()
             for i in range(launches):
                 self._body.launch(i)
+            self._device.synchronize()
             seconds = time.perf_counter() - began_s
             return seconds, seconds
         from harness.probe.timing import time_behind_spin
@@ -316,17 +358,34 @@ class _Rank:
 
     def run(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, Any]:
         """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
-        load = self._device.start(self._body.launch, 0.0, pace, self._body.restore)
+        launch: Launch = self._body.launch
+        queued = pace
+        if pace.queue == "graph":
+            launch, queued = self._captured(pace)
+        load = self._device.start(launch, 0.0, queued, self._body.restore)
         began_s = [load.run_group().ended_s for _ in range(settle_groups)][-1]
         load.mark()
         groups = [load.run_group() for _ in range(window_groups)]
         telemetry = replace(load.finish(), busy_ratio=busy_ratio(groups, began_s))
+        host_s = _all_known([group.host_s for group in groups])
         return {
             "seconds": [group.seconds for group in groups],
+            "host_s": sum(host_s) / len(groups) / pace.launches_per_group if host_s else None,
             "starved": sum(group.starved for group in groups),
-            "timer": self._device.timer,
+            "timer": "perf_counter" if pace.queue == "eager" else self._device.timer,
             "telemetry": telemetry,
         }
+
+    def _captured(self, pace: Pace) -> tuple[Launch, Pace]:
+        """A graph of the pace's launches, kept for the check after the window, and how its replays are queued."""
+        from harness.probe.timing import capture
+
+        self._body.fill(FIRST_SEED)
+        self._body.launch(0)  # what a library makes at its first launch cannot be made in a graph
+        self._device.synchronize()
+        graph = capture(self._body.launch, pace.launches_per_group)
+        self._graph = (graph, pace.launches_per_group)
+        return lambda _: graph.replay(), Pace("stream", 1, pace.launches_per_group * pace.seconds_per_launch)
 
     def alternate(self, pairs: int, groups: int, launches: int) -> list[tuple[bool, float]]:
         """Blocks of graph replays, every other one watched: whether it was, and seconds a launch."""
@@ -346,10 +405,10 @@ class _Rank:
 
     def drop(self) -> None:
         """Give the case's buffers back."""
-        self._body = None
+        self._body = self._graph = None
         self._device.release()
 
     def close(self) -> None:
         """Leave the world."""
-        self._body = None
+        self._body = self._graph = None
         self._dist.destroy_process_group()
