@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benches import bench_collectives, bench_gemm, bench_memory
+from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 
 FAMILIES = (bench_collectives, bench_gemm, bench_memory)
@@ -75,9 +76,9 @@ def test_collectives_need_two_gpus_and_say_so():
 
 @pytest.mark.parametrize(("profile", "factor"), [("standard", 64), ("full", 8)])
 def test_all_reduce_goes_from_8_bytes_to_8_gib(profile, factor):
-    sizes = [
-        case.params["bytes"] for case in bench_collectives.cases(profile, TWO_H200) if case.params["dtype"] == "fp32"
-    ]
+    planned = {case.key for case in bench_collectives.cases(profile, TWO_H200)}
+    sizes = list(bench_collectives.sizes(8 * 2**30, factor))
+    assert {f"all_reduce/bytes={size},dtype=fp32,impl=nccl,ranks=2" for size in sizes} <= planned
     assert sizes[0] == 8
     assert sizes[1] == 8 * factor
     assert sizes[-1] == 8 * 2**30
@@ -90,6 +91,49 @@ def test_bus_bytes_are_two_times_n_minus_one_over_n(ranks, bus_share):
     assert case.work[1].amount == 800
 
 
+@pytest.mark.parametrize("op", bench_collectives.BUS_FACTORS)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_bus_factors_are_those_by_which_nccl_tests_recordings_are_read(op, ranks):
+    theirs = nccl_tests.FACTORS[{"all_to_all": "alltoall", "send_recv": "sendrecv"}.get(op, op)]
+    assert bench_collectives.BUS_FACTORS[op](ranks) == theirs(ranks)
+
+
+def test_standard_tries_every_operation_and_launch_mode_within_a_minute():
+    cases = [case for case in bench_collectives.few_cases(TWO_H200) if not case.not_applicable]
+    assert {case.op for case in cases} == {*bench_collectives.BUS_FACTORS, "barrier"}
+    assert {case.params["launch"] for case in cases} == {"queued", "loop", "graph", "eager"}
+    assert len(cases) * 4 <= 60  # seconds a case: settling, window, checks
+
+
+def test_parameters_at_their_defaults_leave_the_keys_of_all_reduce_as_they_were():
+    case = bench_collectives.all_reduce_case(8, "fp32", 2, TWO_H200)
+    assert case.key == "all_reduce/bytes=8,dtype=fp32,impl=nccl,ranks=2"
+
+
+def test_sizes_are_rounded_to_whole_parts_of_three_ranks():
+    three = replace(H200, gpu_count=3)
+    of_parts = [bench_collectives.case_of("all_gather", size, "fp32", three).params["bytes"] for size in (8, 64)]
+    assert of_parts == [12, 60]
+    assert bench_collectives.case_of("all_reduce", 64, "fp32", three).params["bytes"] == 64
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "launch", "device", "told"),
+    [
+        ("all_reduce", "fp32", "graph", CPU, "CUDA graphs need a GPU"),
+        ("all_gather", "fp8_e5m2", "queued", CPU, "gloo has no 8-bit floats"),
+        ("reduce", "fp8_e4m3", "queued", replace(A100, gpu_count=2), "from compute capability 9.0 on"),
+        ("all_gather", "fp8_e4m3", "queued", replace(A100, gpu_count=2), ""),
+        ("all_reduce", "fp8_e5m2", "queued", replace(H200, gpu_count=9), "a sum over 9 ranks is not exact in fp8_e5m2"),
+        ("all_reduce", "fp8_e5m2", "queued", TWO_H200, ""),
+    ],
+)
+def test_what_backend_or_type_cannot_do_is_said(op, dtype, launch, device, told):
+    reason = bench_collectives.case_of(op, 64, dtype, device, launch=launch).not_applicable
+    assert told in reason
+    assert bool(told) == bool(reason)
+
+
 def test_a_card_without_fp8_says_so_and_does_the_rest():
     cases = list(bench_gemm.cases("standard", A100))
     lacking = {case.not_applicable for case in cases if case.params["dtype"] == "fp8_e4m3"}
@@ -99,7 +143,9 @@ def test_a_card_without_fp8_says_so_and_does_the_rest():
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_l2_serves_at_most_two_percent_of_every_case_that_memory_bounds(profile):
-    bounded = [c for c in planned(profile, H200) if c.work[0].peak == "memory" or c.params.get("m") == 16]
+    bounded = [
+        c for c in planned(profile, H200) if any(w.peak == "memory" for w in c.work[:1]) or c.params.get("m") == 16
+    ]
     assert all(H200.l2_bytes / case.footprint_bytes <= 0.02 for case in bounded)
 
 
