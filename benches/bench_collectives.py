@@ -28,6 +28,8 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "send_recv": lambda n: 1.0,
 }
 SUMS = ("all_reduce", "reduce_scatter", "reduce")
+BETWEEN_PAIRS = ("all_to_all", "send_recv")
+NO_ALGORITHM = "the algorithm that the library chose is not known"
 OF_PARTS = ("all_gather", "reduce_scatter", "all_to_all")
 # As torch.distributed has them: its all-reduce, reduce and broadcast take one buffer, the others two.
 PLACES = {
@@ -157,8 +159,10 @@ def case_of(
 def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Work, Work]:
     """Bus bytes, which each rank's link carries if the algorithm is a ring or a tree, and the algorithm's own."""
     bus_bytes = BUS_FACTORS[op](ranks) * size_bytes if ranks > 1 else size_bytes
+    no_peak = "NCCL does not tell how it sends between pairs" if op in BETWEEN_PAIRS else NO_ALGORITHM
+    has_peak = device.kind == "cuda" and op not in BETWEEN_PAIRS
     return (
-        Work(bus_bytes, "B", None, "bus", no_peak="the algorithm that the library chose is not known"),
+        Work(bus_bytes, "B", "nvlink" if has_peak else None, "bus", no_peak="" if has_peak else no_peak),
         Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
     )
 

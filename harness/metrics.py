@@ -18,6 +18,11 @@ IMPLAUSIBLE_SPEC_RATIO = 1.0
 L2_LIMIT_RATIO = 0.02
 # Below this many samples the 99th percentile is their maximum by another name.
 LEAST_SAMPLES_FOR_P99 = 100
+# The peak of what crosses between GPUs, and the algorithms whose bus bytes cross it. NVLS sums in the switch, so that
+# less crosses a link than nccl-tests counts.
+LINK = "nvlink"
+LINK_ALGORITHMS = ("ring", "tree")
+THROUGH_BRIDGE = "through a bridge"
 
 POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
@@ -86,11 +91,25 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     headline = case.work[0]
     if headline.peak is None:
         return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
+    if headline.peak == LINK and (why := _why_no_link(telemetry, sheet)):
+        return Bound(headline, None, why)
     bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
     unknown = next((b for b in bounds if b.peak is None), None)
     if unknown is not None:
         return unknown
     return max(bounds, key=_least_seconds)
+
+
+def _why_no_link(telemetry: Telemetry, sheet: PeakSheet) -> str:
+    """Why bus bytes are not what the links carried: only rings and trees are known to."""
+    if not telemetry.algorithm:
+        return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
+    if telemetry.algorithm not in LINK_ALGORITHMS:
+        return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
+    peak = sheet.peaks.get(LINK)
+    if peak is not None and THROUGH_BRIDGE in peak.source:
+        return "whether the cards of this form have their NVLink bridge was not read"
+    return ""
 
 
 def limiting_factor(telemetry: Telemetry, is_held_below_max: bool = False) -> str:

@@ -149,6 +149,8 @@ class Telemetry:
     instant field and the 20 ms samples, do not contradict it. All that were read stand beside it.
     `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
 
+    `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
+
     `window_began_at` is UTC to the millisecond, so that another instrument's record can be laid beside.
 
     `timeline` holds columns at 10 Hz from the load's start to the window's end; its `time_s` is 0 where the window
@@ -186,6 +188,9 @@ class Telemetry:
     longest_gap_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int | None = None
     timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     burst: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)

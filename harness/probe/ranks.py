@@ -5,26 +5,34 @@ run is agreed before, and what holds ranks together on the device is the collect
 """
 
 import contextlib
+import datetime
 import importlib
 import math
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
+from harness.nccl_log import last_failure
 from harness.probe import host
 from harness.probe.load import Launch, Pace, busy_ratio
 from harness.probe.measure import FIRST_SEED, FRESH_SEED, CheckFailedError, Measurement, Protocol, refuse_bad_samples
+from harness.probe.rank_faults import other_code, shared_memory_free_bytes, shared_memory_hint, words_of
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
 CLOSE_LIMIT_S = 5.0
+# How long a rank waits for the others in one collective: it gives up before the worker does, and so tells where.
+BACKEND_LIMIT_S = 50.0
+# Those that lost a rank hear of it at once, but not before us.
+WORDS_LIMIT_S = 1.0
+CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
 # nccl-tests' default number of iterations.
@@ -40,7 +48,7 @@ class RankError(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """What a rank is told when it starts."""
+    """What a rank is told when it starts. `variables` are set before any library is loaded."""
 
     rank: int
     ranks: int
@@ -48,28 +56,42 @@ class Seat:
     rendezvous: str
     parent: int
     cpus: frozenset[int]
+    variables: Mapping[str, str]
+    code: str
+    backend_limit_s: float
 
 
 class World:
-    """The ranks of one family, alive until closed. After an error the world is gone: make a new one."""
+    """The ranks of one family, alive until closed. After an error the world is gone: make a new one.
 
-    def __init__(self, ranks: int, device: str) -> None:
+    They meet through a file of their own, where no port can be in use, or at the URL that is given
+    (`tcp://HOST:PORT`). `variables` are NCCL's switches for these ranks alone.
+    """
+
+    def __init__(
+        self, ranks: int, device: str, variables: Mapping[str, str] | None = None, rendezvous: str = ""
+    ) -> None:
         self.is_on_cpu = device == "cpu"
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ofpeak-ranks-")
-        rendezvous = str(Path(self._folder.name) / "rendezvous")
+        rendezvous = rendezvous or f"file://{self._folder.name}/rendezvous"
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            seat = Seat(rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus())
+            switches = self._switches(rank, variables)
+            seat = Seat(
+                rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus(), switches, CODE, BACKEND_LIMIT_S
+            )
             process = context.Process(target=serve, args=(seat, theirs), daemon=True, name=f"ofpeak-rank-{rank}")
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         try:
-            self._collect(START_LIMIT_S, "starting")
+            difference = other_code(self._collect(START_LIMIT_S, "starting"))
+            if difference:
+                raise RankError(difference)
         except RankError:
             self.close()
             raise
@@ -80,8 +102,15 @@ class World:
             try:
                 pipe.send((command, arguments))
             except OSError as error:
-                raise self._gone(rank, command) from error
+                raise self._gone(rank, command, {}) from error
         return self._collect(limit_s, command)
+
+    def backend_log(self, rank: int) -> str:
+        """What NCCL wrote for that rank so far; empty where it writes elsewhere."""
+        try:
+            return self._log_of(rank).read_text(errors="replace")
+        except OSError:
+            return ""
 
     def close(self) -> None:
         """End all ranks, the hung ones too."""
@@ -107,28 +136,71 @@ class World:
             ready = wait(list(waiting), max(0.0, ends_s - time.monotonic()))
             if not ready:
                 silent = " and ".join(str(rank) for rank in waiting.values())
-                raise RankError(f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
+                told = f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s"
+                raise RankError("; ".join((told, *self._last_lines())))
             for rank in sorted(waiting[pipe] for pipe in ready if isinstance(pipe, Connection)):
-                answers[rank] = self._receive(rank, command)
+                answers[rank] = self._receive(rank, command, answers)
         return [answers[rank] for rank in range(len(self._pipes))]
 
-    def _receive(self, rank: int, command: str) -> Any:
+    def _receive(self, rank: int, command: str, answers: Mapping[int, Any]) -> Any:
         try:
             status, answer = self._pipes[rank].recv()
         except (EOFError, OSError) as error:
-            raise self._gone(rank, command) from error
+            raise self._gone(rank, command, answers) from error
         if status == "ok":
             return answer
         for other, process in enumerate(self._processes):
             if other != rank and process.exitcode:
-                raise self._gone(other, command)  # what this rank tells is only that it missed the other
-        raise RankError(f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}")
+                # What this rank tells is that it missed the other.
+                raise self._gone(other, command, answers, words_of(rank, answer))
+        told = f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}"
+        raise self._failure(told, {**answers, rank: None})
 
-    def _gone(self, rank: int, command: str) -> RankError:
+    def _gone(self, rank: int, command: str, answers: Mapping[int, Any], words: str = "") -> RankError:
         self._processes[rank].join(1.0)
-        return RankError(
-            f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
-        )
+        told = f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
+        if words:
+            return RankError("; ".join((told, words, *self._last_lines())))
+        return self._failure(told, {**answers, rank: None})
+
+    def _failure(self, told: str, answers: Mapping[int, Any]) -> RankError:
+        """The error with what the other ranks, the backend and the machine have to say of it."""
+        return RankError("; ".join((told, *self._last_words(answers), *self._last_lines())))
+
+    def _last_words(self, answers: Mapping[int, Any]) -> Iterator[str]:
+        """What ranks that have not answered yet do within a second: the first failure, or that they are silent."""
+        waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+        ends_s = time.monotonic() + WORDS_LIMIT_S
+        while waiting and (ready := wait(list(waiting), max(0.0, ends_s - time.monotonic()))):
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                rank = waiting.pop(pipe)
+                with contextlib.suppress(EOFError, OSError):
+                    status, answer = pipe.recv()
+                    if status == "error":
+                        yield words_of(rank, answer)
+                        return
+        if waiting:
+            silent = " and ".join(str(rank) for rank in waiting.values())
+            yield f"rank {silent} of {len(self._pipes)} did not answer"
+
+    def _last_lines(self) -> Iterator[str]:
+        """NCCL's last warning, and whether shared memory may be short."""
+        if self.is_on_cpu:
+            return
+        lines = ((rank, last_failure(self.backend_log(rank))) for rank in range(len(self._pipes)))
+        yield from [f"NCCL of rank {rank}: {line}" for rank, line in lines if line][:1]
+        if hint := shared_memory_hint(shared_memory_free_bytes()):
+            yield hint
+
+    def _log_of(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"nccl-{rank}.log"
+
+    def _switches(self, rank: int, variables: Mapping[str, str] | None) -> dict[str, str]:
+        """NCCL's warnings go to a file, unless the operator wants them elsewhere."""
+        if variables is None and "NCCL_DEBUG" in os.environ:
+            return {}
+        return {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(self._log_of(rank)), **(variables or {})}
 
 
 def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any], protocol: Protocol) -> Measurement:
@@ -271,13 +343,15 @@ def serve(seat: Seat, pipe: Connection) -> None:
     from harness.probe.worker import die_with_parent, one_line
 
     die_with_parent(seat.parent)
+    os.environ.update(seat.variables)
     os.sched_setaffinity(0, seat.cpus)  # the worker is bound beside its own GPU, this rank's may be elsewhere
     try:
+        code = _named(seat.code)()
         rank = _Rank(seat)
     except Exception as error:
         pipe.send(("error", one_line(error)))
         return
-    pipe.send(("ok", None))
+    pipe.send(("ok", code))
     while True:
         command, arguments = pipe.recv()
         if command == "close":
@@ -287,6 +361,12 @@ def serve(seat: Seat, pipe: Connection) -> None:
             pipe.send(("ok", getattr(rank, command)(*arguments)))
         except Exception as error:  # told to the worker, which ends the world
             pipe.send(("error", one_line(error)))
+
+
+def _named(path: str) -> Any:
+    """The object of that dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 class _Rank:
@@ -306,16 +386,15 @@ class _Rank:
         dist.init_process_group(
             "gloo" if seat.device == "cpu" else "nccl",
             device_id=None if seat.device == "cpu" else torch.device(self._device.facts.torch_device),
-            init_method=f"file://{seat.rendezvous}",
+            init_method=seat.rendezvous,
             rank=seat.rank,
             world_size=seat.ranks,
+            timeout=datetime.timedelta(seconds=seat.backend_limit_s),
         )
 
     def open(self, body: str, how: dict[str, Any]) -> None:
         """Make the case's buffers on this rank."""
-        module, _, name = body.rpartition(".")
-        make = getattr(importlib.import_module(module), name)
-        self._body = make(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
+        self._body = _named(body)(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
 
     def check(self, seed: int) -> int:
         """How many elements of this rank's result are wrong on data of that seed; of a graph, once it was timed."""
@@ -402,6 +481,16 @@ class _Rank:
         blocks = alternate_blocks(queue, self._device.gpu, pairs, groups)
         queue.drain()
         return [(block.is_watched, block.launch_s) for block in blocks]
+
+    def run_once(self, launch: str) -> None:
+        """One launch on whatever lies in the buffers, in a graph where the case has one: to see what NCCL chooses."""
+        from harness.probe.timing import capture
+
+        self._body.launch(0)
+        self._device.synchronize()
+        if launch == "graph":
+            capture(self._body.launch, 1).replay()
+            self._device.synchronize()
 
     def drop(self) -> None:
         """Give the case's buffers back."""
