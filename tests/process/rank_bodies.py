@@ -23,7 +23,7 @@ class Sum:
             raise RuntimeError("this rank\nis broken")
         if self._rank == 1 and self._fault == "dies":
             os._exit(7)
-        if self._rank == 1 and self._fault == "hangs":
+        if self._rank == 1 and self._fault in ("hangs", "hangs alone"):
             time.sleep(60)
         dist.all_reduce(self._value)
 
@@ -57,3 +57,8 @@ class HastySum(AllReduce):
 
 def hasty_sums(device: str, rank: int, ranks: int, folder: str) -> HastySum:
     return HastySum(device, rank, ranks, folder)
+
+
+def code_of_this_process() -> dict[str, str]:
+    """Other code on every rank."""
+    return {"ofpeak": "0.1.0", "source": str(os.getpid())}

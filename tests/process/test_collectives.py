@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from benches import bench_collectives
-from harness.model import DeviceFacts
+from harness.model import DeviceFacts, Order
+from harness.probe.device import CpuDevice
 from harness.probe.measure import SMOKE, CheckFailedError
-from harness.probe.ranks import World, measure_on_ranks
+from harness.probe.ranks import RankError, World, measure_on_ranks
+from harness.probe.worker import Task, WorkerSession
 from kernels import collectives
+from kernels.checker import TorchChecker
 
 CPU = DeviceFacts(kind="cpu", name="a CPU", torch_device="cpu")
 BODY = "kernels.collectives.collective"
@@ -80,3 +83,23 @@ def test_kernel_that_skips_its_exit_barrier_is_right_once_and_caught_in_a_row(pa
     case = bench_collectives.case_of("all_reduce", 64, "fp32", CPU, check="stress")
     with pytest.raises(CheckFailedError, match=r"wrong result in many launches in a row, each on new data: \d+ elem"):
         measure_on_ranks(case, pair, hasty, how, SMOKE)
+
+
+def test_case_whose_rank_dies_is_failed_and_the_next_case_gets_a_new_world():
+    session = WorkerSession(Task(Order("smoke", device="cpu")), CpuDevice(), TorchChecker(), {})
+    first, second = session.plan(
+        "collectives", [bench_collectives.case_of("all_reduce", size, "fp32", CPU) for size in (8, 64)]
+    )
+    try:
+        with pytest.raises(RankError) as error:
+            session.measure_on_ranks(first, "tests.process.rank_bodies.sums", {"fault": "dies"})
+        failed = session.failed(first, error.value)
+        measured = session.measure_on_ranks(
+            second, "kernels.collectives.all_reduce", {"size_bytes": 64, "dtype": "fp32"}
+        )
+    finally:
+        session.close()
+    assert failed.outcome == "failed"
+    assert failed.reason.startswith("rank 1 of 2 died in 'check' (exit code 7); rank 0 told: ")
+    assert measured.outcome == "measured"
+    assert {"host_time", "rank_spread"} & {metric.name for metric in measured.metrics} == {"rank_spread"}
