@@ -16,8 +16,8 @@ LARGEST = 8 * GIB
 LARGEST_ON_CPU = 2**20
 FACTOR = {"smoke": 64, "quick": 64, "standard": 64, "full": 8}
 
-# nccl-tests, doc/PERFORMANCE.md, "Bandwidth": bus over algorithm bandwidth for n ranks; its programs alltoall and
-# sendrecv, which that page does not name, compute (n-1)/n and 1.
+# Bus over algorithm bandwidth for n ranks: nccl-tests, doc/PERFORMANCE.md, and for all-to-all and send and receive what
+# its src/alltoall.cu and src/sendrecv.cu compute.
 BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
