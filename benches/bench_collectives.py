@@ -159,8 +159,9 @@ def case_of(
 def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Work, Work]:
     """Bus bytes, which each rank's link carries if the algorithm is a ring or a tree, and the algorithm's own."""
     bus_bytes = BUS_FACTORS[op](ranks) * size_bytes if ranks > 1 else size_bytes
-    no_peak = "NCCL does not tell how it sends between pairs" if op in BETWEEN_PAIRS else NO_ALGORITHM
-    has_peak = device.kind == "cuda" and op not in BETWEEN_PAIRS
+    is_nccl = device.kind == "cuda"
+    no_peak = "NCCL does not tell how it sends between pairs" if is_nccl else NO_ALGORITHM
+    has_peak = is_nccl and op not in BETWEEN_PAIRS
     return (
         Work(bus_bytes, "B", "nvlink" if has_peak else None, "bus", no_peak="" if has_peak else no_peak),
         Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
