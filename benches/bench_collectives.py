@@ -7,6 +7,7 @@ whatever the number of ranks.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB, KIB, MIB
@@ -101,6 +102,13 @@ def all_cases(device: DeviceFacts) -> Iterator[Case]:
         replayed = sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)})
         yield from (case_of("all_reduce", size, dtype, device, launch="graph") for size in replayed)
     yield from (case_of("all_reduce", size, "fp32", device, launch="eager") for size in (SMALL, MEDIUM, MIB))
+    for dtype in ("bf16", "fp32"):
+        for size in sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)}):
+            yield symmetric_case("one_shot", size, dtype, device)
+            if size >= MEDIUM:
+                yield symmetric_case("two_shot", size, dtype, device)
+    for shots in ("one_shot", "two_shot"):
+        yield symmetric_case(shots, STRESS_SIZES[0], "bf16", device, launch="queued", check="stress")
 
 
 def distinct(cases: Iterable[Case]) -> Iterator[Case]:
@@ -168,6 +176,22 @@ def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Wo
     )
 
 
+def symmetric_case(
+    shots: str, size_bytes: int, dtype: str, device: DeviceFacts, launch: str = "graph", check: str = "once"
+) -> Case:
+    """torch's all-reduce over symmetric memory; one-shot reads whole buffers, so links carry more than bus bytes."""
+    buffers = "out_of_place" if shots == "one_shot" else "in_place"
+    case = case_of("all_reduce", size_bytes, dtype, device, buffers, launch, check)
+    no_peak = f"the bus bytes are a ring's, {shots.replace('_', '-')} moves its own"
+    needs_gpus = "symmetric memory is that of NVIDIA GPUs" if device.kind != "cuda" else ""
+    return replace(
+        case,
+        params={**case.params, "impl": "symm_mem", "algorithm": shots},
+        work=(replace(case.work[0], peak=None, no_peak=no_peak), *case.work[1:]),
+        not_applicable=needs_gpus or case.not_applicable,
+    )
+
+
 def barrier_case(device: DeviceFacts) -> Case:
     """A barrier as a program sees it. torch lets the host wait in it, so it runs in a loop and cannot be queued."""
     return Case(
@@ -202,5 +226,8 @@ def bench_collectives(case, device, measure):
     if case.op == "barrier":
         measure("kernels.collectives.barrier")
         return
-    how = {name: case.params[name] for name in ("dtype", "buffers")}
-    measure("kernels.collectives.collective", op=case.op, size_bytes=case.params["bytes"], **how)
+    how: dict[str, Any] = {"size_bytes": case.params["bytes"], "dtype": case.params["dtype"]}
+    if case.params["impl"] == "symm_mem":
+        measure("kernels.collectives_symmetric.all_reduce", algorithm=case.params["algorithm"], **how)
+        return
+    measure("kernels.collectives.collective", op=case.op, buffers=case.params["buffers"], **how)

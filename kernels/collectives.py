@@ -204,13 +204,15 @@ class AllReduce(Collective):
 
     def launches_that_can_be_checked(self) -> int:
         """Powers of two leave every bit of a float as it is; other multiples use the digits up."""
+        if not self.is_in_place:
+            return _UNLIMITED
         if self.ranks & (self.ranks - 1) == 0 and self.dtype in _EXPONENT_BITS:
             return self.launches_before_overflow()
         room = math.log(MOST_EXACT[self.dtype] / self._largest) / math.log(max(2, self.ranks))
         return max(1, int(room + 1e-9))
 
     def _weight(self, rank: int, launches: int) -> float:
-        return float(self.ranks) ** (launches - 1)
+        return float(self.ranks) ** (launches - 1) if self.is_in_place else 1.0
 
 
 class Reduce(Collective):

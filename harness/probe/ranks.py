@@ -197,10 +197,15 @@ class World:
         return Path(self._folder.name) / f"nccl-{rank}.log"
 
     def _switches(self, rank: int, variables: Mapping[str, str] | None) -> dict[str, str]:
-        """NCCL's warnings go to a file, unless the operator wants them elsewhere."""
+        """NCCL's warnings go to a file, unless the operator wants them elsewhere; symmetric memory without multicast.
+
+        Multicast needs a fabric that virtual machines often lack, and one-shot and two-shot do not use it.
+        """
+        multicast = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")}
         if variables is None and "NCCL_DEBUG" in os.environ:
-            return {}
-        return {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(self._log_of(rank)), **(variables or {})}
+            return multicast
+        log = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(self._log_of(rank))}
+        return {**multicast, **log, **(variables or {})}
 
 
 def measure_on_ranks(case: Case, world: World, body: str, how: Mapping[str, Any], protocol: Protocol) -> Measurement:

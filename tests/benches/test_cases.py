@@ -134,6 +134,15 @@ def test_what_backend_or_type_cannot_do_is_said(op, dtype, launch, device, told)
     assert bool(told) == bool(reason)
 
 
+def test_symmetric_memory_is_for_gpus_and_claims_no_share_of_the_link():
+    case = bench_collectives.symmetric_case("one_shot", 8, "bf16", TWO_H200)
+    key = "algorithm=one_shot,buffers=out_of_place,bytes=8,dtype=bf16,impl=symm_mem,launch=graph,ranks=2"
+    assert case.key == f"all_reduce/{key}"
+    assert case.work[0].no_peak == "the bus bytes are a ring's, one-shot moves its own"
+    on_cpu = bench_collectives.symmetric_case("two_shot", 8, "bf16", CPU)
+    assert on_cpu.not_applicable == "symmetric memory is that of NVIDIA GPUs"
+
+
 def test_a_card_without_fp8_says_so_and_does_the_rest():
     cases = list(bench_gemm.cases("standard", A100))
     lacking = {case.not_applicable for case in cases if case.params["dtype"] == "fp8_e4m3"}
