@@ -91,7 +91,7 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     headline = case.work[0]
     if headline.peak is None:
         return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
-    if headline.peak == LINK and (why := _why_no_link(telemetry, sheet)):
+    if headline.peak == LINK and (why := _why_no_link(case, telemetry, sheet)):
         return Bound(headline, None, why)
     bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
     unknown = next((b for b in bounds if b.peak is None), None)
@@ -100,8 +100,13 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     return max(bounds, key=_least_seconds)
 
 
-def _why_no_link(telemetry: Telemetry, sheet: PeakSheet) -> str:
-    """Why bus bytes are not what the links carried: only rings and trees are known to."""
+def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
+    """Why a collective's bus bytes are not what the links carried: only rings and trees are known to.
+
+    Where the algorithm is a parameter, whoever declared the work knew it; copies have none.
+    """
+    if "ranks" not in case.params or "algorithm" in case.params:
+        return ""
     if not telemetry.algorithm:
         return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
     if telemetry.algorithm not in LINK_ALGORITHMS:

@@ -557,3 +557,9 @@ def test_link_through_a_bridge_that_may_not_be_there_gives_no_share():
 def test_card_without_a_link_on_its_sheet_gives_no_share():
     share = metrics_of(BUS, telemetry=Telemetry(algorithm="ring"))["spec_ratio"]
     assert share.reason == "no peak 'nvlink' is known for 'Test'"
+
+
+def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
+    for params in ({"direction": "p2p"}, {"ranks": 2, "algorithm": "ring"}):
+        share = metrics_of(replace(BUS, params=params), telemetry=Telemetry(), sheet=LINKED)["spec_ratio"]
+        assert share.value == 0.4
