@@ -31,7 +31,7 @@ CLOSE_LIMIT_S = 5.0
 # How long a rank waits for the others in one collective: it gives up before the worker does, and so tells where.
 BACKEND_LIMIT_S = 50.0
 # Those that lost a rank hear of it at once, but not before us.
-WORDS_LIMIT_S = 1.0
+WORDS_LIMIT_S = 3.0
 CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
@@ -168,7 +168,7 @@ class World:
         return RankError("; ".join((told, *self._last_words(answers), *self._last_lines())))
 
     def _last_words(self, answers: Mapping[int, Any]) -> Iterator[str]:
-        """What ranks that have not answered yet do within a second: the first failure, or that they are silent."""
+        """What ranks that have not answered yet do within WORDS_LIMIT_S: the first failure, or that they are silent."""
         waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
         ends_s = time.monotonic() + WORDS_LIMIT_S
         while waiting and (ready := wait(list(waiting), max(0.0, ends_s - time.monotonic()))):

@@ -7,6 +7,7 @@ import pytest
 
 from benches import bench_collectives
 from harness.model import DeviceFacts, Order
+from harness.probe import ranks
 from harness.probe.device import CpuDevice
 from harness.probe.measure import SMOKE, CheckFailedError
 from harness.probe.ranks import RankError, World, measure_on_ranks
@@ -85,7 +86,8 @@ def test_kernel_that_skips_its_exit_barrier_is_right_once_and_caught_in_a_row(pa
         measure_on_ranks(case, pair, hasty, how, SMOKE)
 
 
-def test_case_whose_rank_dies_is_failed_and_the_next_case_gets_a_new_world():
+def test_case_whose_rank_dies_is_failed_and_the_next_case_gets_a_new_world(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranks, "WORDS_LIMIT_S", 20.0)
     session = WorkerSession(Task(Order("smoke", device="cpu")), CpuDevice(), TorchChecker(), {})
     first, second = session.plan(
         "collectives", [bench_collectives.case_of("all_reduce", size, "fp32", CPU) for size in (8, 64)]

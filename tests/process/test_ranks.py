@@ -1,5 +1,6 @@
 """Real ranks on the CPU: gloo between two processes, and what happens when one of them goes wrong."""
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -20,6 +21,7 @@ BODY = "tests.process.rank_bodies.sums"
 def is_tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ranks that hang are given up soon, and no rank outlives its test."""
     monkeypatch.setattr(ranks, "CLOSE_LIMIT_S", 0.3)
+    monkeypatch.setattr(ranks, "WORDS_LIMIT_S", 0.3)
     before = set(ranks_alive())
     yield
     assert set(ranks_alive()) == before
@@ -78,8 +80,9 @@ def test_a_world_that_does_not_start_leaves_no_process(monkeypatch: pytest.Monke
     assert not multiprocessing.active_children()
 
 
-def test_rank_that_dies_is_told_with_the_last_line_of_the_backend_on_the_other():
+def test_rank_that_dies_is_told_with_the_last_line_of_the_backend_on_the_other(monkeypatch: pytest.MonkeyPatch):
     """Only the exit code was told; that the other rank lost a connection, and to whom, went with the world."""
+    monkeypatch.setattr(ranks, "WORDS_LIMIT_S", 20.0)
     world = World(2, "cpu")
     try:
         with pytest.raises(RankError) as error:
@@ -92,9 +95,7 @@ def test_rank_that_dies_is_told_with_the_last_line_of_the_backend_on_the_other()
 
 
 def test_backend_gives_up_on_a_rank_that_hangs_and_says_what_it_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ranks, "BACKEND_LIMIT_S", 1.0)
-    monkeypatch.setattr(ranks, "WORDS_LIMIT_S", 0.2)
-    world = World(2, "cpu")
+    world = impatient_world(monkeypatch)
     try:
         with pytest.raises(RankError) as error:
             check(world, "hangs")
@@ -105,6 +106,15 @@ def test_backend_gives_up_on_a_rank_that_hangs_and_says_what_it_waited_for(monke
     assert re.search(r"[Tt]imed? ?out", told), told
     assert told.endswith("; rank 1 of 2 did not answer")
     assert not multiprocessing.active_children()
+
+
+def impatient_world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Ranks that wait a second for one another; longer where a busy machine starts them further apart."""
+    for limit_s in (1.0, 4.0, 16.0):
+        monkeypatch.setattr(ranks, "BACKEND_LIMIT_S", limit_s)
+        with contextlib.suppress(RankError):
+            return World(2, "cpu")
+    raise AssertionError("two ranks did not start within 16 s of one another")
 
 
 def test_ranks_that_run_other_code_are_refused(monkeypatch: pytest.MonkeyPatch):
