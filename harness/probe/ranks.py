@@ -32,6 +32,7 @@ CLOSE_LIMIT_S = 5.0
 BACKEND_LIMIT_S = 50.0
 # Those that lost a rank hear of it at once, but not before us.
 WORDS_LIMIT_S = 3.0
+EXIT_LIMIT_S = 0.5
 CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
@@ -149,6 +150,8 @@ class World:
             raise self._gone(rank, command, answers) from error
         if status == "ok":
             return answer
+        # A rank's connections close before the kernel says that it has ended.
+        wait([process.sentinel for other, process in enumerate(self._processes) if other != rank], EXIT_LIMIT_S)
         for other, process in enumerate(self._processes):
             if other != rank and process.exitcode:
                 # What this rank tells is that it missed the other.
