@@ -1,23 +1,66 @@
-"""Collectives: all-reduce between the GPUs of one host, one rank a GPU; on a CPU gloo with two ranks for real."""
+"""Collectives between the GPUs of one host, one rank a GPU; on a CPU gloo with two ranks for real.
 
-from collections.abc import Iterator
+Sizes and bus factors are nccl-tests' (its doc/PERFORMANCE.md): `bytes` is the larger of what one rank gives and what
+it gets, and bus bytes are what each rank's link must carry of them, so that a rate can be held against the link
+whatever the number of ranks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from harness.model import Case, DeviceFacts, Work
-from harness.units import GIB
+from harness.units import GIB, KIB, MIB
+from kernels.collectives import DTYPES, largest_value
 
 LARGEST = 8 * GIB
 LARGEST_ON_CPU = 2**20
 FACTOR = {"smoke": 64, "quick": 64, "standard": 64, "full": 8}
 
+# Bus over algorithm bandwidth for n ranks: nccl-tests, doc/PERFORMANCE.md, and for all-to-all and send and receive what
+# its src/alltoall.cu and src/sendrecv.cu compute.
+BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "send_recv": lambda n: 1.0,
+}
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+BETWEEN_PAIRS = ("all_to_all", "send_recv")
+NO_ALGORITHM = "the algorithm that the library chose is not known"
+OF_PARTS = ("all_gather", "reduce_scatter", "all_to_all")
+# As torch.distributed has them: its all-reduce, reduce and broadcast take one buffer, the others two.
+PLACES = {
+    "all_gather": ("in_place", "out_of_place"),
+    "reduce_scatter": ("in_place", "out_of_place"),
+    "all_to_all": ("out_of_place",),
+    "send_recv": ("out_of_place",),
+}
+DEFAULTS = {"launch": "queued", "buffers": "in_place", "check": "once"}
+
+SMALL, MEDIUM, BIG = 8, 32 * KIB, 128 * MIB
+STRESS_SIZES = (64 * KIB, 16 * MIB)
+# Where latency becomes bandwidth; between the sizes by 8.
+GRAPH_SIZES = (64 * KIB, MIB, 4 * MIB)
+GRAPH_LARGEST = 16 * MIB
+
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
-    """From 8 B to 8 GiB by factors of 64 (full: 8), always with the largest; none of them is gated in quick."""
+    """All-reduce from 8 B to 8 GiB, the rest at few sizes; `full` everything by 8. None of them is gated in quick."""
     if profile in ("smoke", "quick") and device.kind == "cuda":
         return
-    ranks = device.gpu_count if device.kind == "cuda" else 2
+    standard = [*queued_cases(profile, device), *few_cases(device)]
+    yield from distinct([*standard, *all_cases(device)] if profile == "full" else standard)
+
+
+def queued_cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
+    """The queued all-reduce over all sizes, in the two types of training."""
     for dtype in ("fp32", "bf16"):
         for size in sizes(LARGEST if device.kind == "cuda" else LARGEST_ON_CPU, FACTOR[profile]):
-            yield all_reduce_case(size, dtype, ranks, device)
+            yield all_reduce_case(size, dtype, ranks_of(device), device)
 
 
 def sizes(largest: int, factor: int) -> Iterator[int]:
@@ -29,31 +72,162 @@ def sizes(largest: int, factor: int) -> Iterator[int]:
     yield largest
 
 
-def all_reduce_case(size_bytes: int, dtype: str, ranks: int, device: DeviceFacts) -> Case:
-    """An in-place sum. Bus bytes are what each link must carry at least: 2(n-1)/n of the buffer, ring or tree alike.
+def few_cases(device: DeviceFacts) -> Iterator[Case]:
+    """What tells most of the other operations and launch modes: under a minute on two GPUs, seconds on a CPU."""
+    for op in ("all_gather", "reduce_scatter", "all_to_all"):
+        for size in (MEDIUM, BIG) if device.kind == "cuda" else (MEDIUM,):
+            yield case_of(op, size, "fp32", device, buffers=PLACES[op][-1])
+    for op in ("broadcast", "reduce", "send_recv"):
+        size = BIG if device.kind == "cuda" else MEDIUM
+        yield case_of(op, size, "fp32", device, buffers=PLACES.get(op, ("in_place",))[-1])
+    yield barrier_case(device)
+    for launch in ("loop", "graph", "eager"):
+        yield case_of("all_reduce", SMALL, "fp32", device, launch=launch)
+    yield case_of("all_reduce", STRESS_SIZES[0], "fp32", device, check="stress")
 
-    `queued`: plain launches that wait in the device's queue when their turn comes, so the host's cost of launching is
-    not in the time. Launching in a loop with the host in the way, as nccl-tests does, takes 3 times as long for 8 B.
+
+def all_cases(device: DeviceFacts) -> Iterator[Case]:
+    """Every operation by 8 in float32 and bfloat16, the other types at two sizes, every launch mode, and stress."""
+    by_8 = list(sizes(LARGEST if device.kind == "cuda" else LARGEST_ON_CPU, 8))
+    for op in BUS_FACTORS:
+        for buffers in PLACES.get(op, ("in_place",)):
+            yield from (case_of(op, size, "fp32", device, buffers=buffers) for size in by_8)
+        yield from (case_of(op, size, "bf16", device, buffers=buffers) for size in by_8)
+        for dtype in ("fp16", "int32", "int8", "fp8_e4m3", "fp8_e5m2"):
+            yield from (case_of(op, size, dtype, device, buffers=buffers) for size in (MEDIUM, by_8[-3]))
+        for size in STRESS_SIZES:
+            yield case_of(op, size, "fp32", device, buffers=buffers, check="stress")
+    for dtype in ("fp32", "bf16"):
+        yield from (case_of("all_reduce", size, dtype, device, launch="loop") for size in by_8)
+        replayed = sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)})
+        yield from (case_of("all_reduce", size, dtype, device, launch="graph") for size in replayed)
+    yield from (case_of("all_reduce", size, "fp32", device, launch="eager") for size in (SMALL, MEDIUM, MIB))
+    for dtype in ("bf16", "fp32"):
+        for size in sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)}):
+            yield symmetric_case("one_shot", size, dtype, device)
+            if size >= MEDIUM:
+                yield symmetric_case("two_shot", size, dtype, device)
+    for shots in ("one_shot", "two_shot"):
+        yield symmetric_case(shots, STRESS_SIZES[0], "bf16", device, launch="queued", check="stress")
+
+
+def distinct(cases: Iterable[Case]) -> Iterator[Case]:
+    """Each key once: with many ranks several small sizes are rounded to the same."""
+    yield from {case.key: case for case in cases}.values()
+
+
+def ranks_of(device: DeviceFacts) -> int:
+    """One rank a GPU; two on a CPU."""
+    return device.gpu_count if device.kind == "cuda" else 2
+
+
+def all_reduce_case(size_bytes: int, dtype: str, ranks: int, device: DeviceFacts) -> Case:
+    """A queued sum in place: plain launches that wait in the device's queue when their turn comes.
+
+    So the host's cost of launching is not in the time. Launching in a loop with the host in the way, as nccl-tests
+    does, takes 3 times as long for 8 B.
     """
-    bus_bytes = 2 * (ranks - 1) / ranks * size_bytes if ranks > 1 else size_bytes
+    return case_of("all_reduce", size_bytes, dtype, replace(device, gpu_count=ranks))
+
+
+def case_of(
+    op: str,
+    size_bytes: int,
+    dtype: str,
+    device: DeviceFacts,
+    buffers: str = "in_place",
+    launch: str = "queued",
+    check: str = "once",
+) -> Case:
+    """An operation on data. Where each rank has a part of its own, the size is rounded down to whole parts."""
+    ranks = ranks_of(device)
+    if op in OF_PARTS and ranks > 1:
+        whole = ranks * DTYPES[dtype].itemsize
+        size_bytes = max(whole, size_bytes // whole * whole)
+    stress = "every result of many in a row on new data is checked: right or wrong, but not timed"
     return Case(
-        "all_reduce",
+        op,
         {
             "bytes": size_bytes,
             "dtype": dtype,
             "impl": "nccl" if device.kind == "cuda" else "gloo",
             "ranks": ranks,
-            "launch": "queued",
+            "launch": launch,
+            "buffers": buffers,
+            "check": check,
         },
-        (
-            Work(bus_bytes, "B", None, "bus", no_peak="the algorithm that the library chose is not known"),
-            Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
-        ),
-        defaults={"launch": "queued"},
+        works(op, size_bytes, ranks, device),
+        defaults=DEFAULTS,
         memory_bytes=2 * size_bytes + 2**30 if device.kind == "cuda" else 0,
-        not_applicable="" if ranks > 1 else f"needs two GPUs, this machine has {ranks}",
+        not_applicable=why_not(op, dtype, launch, device),
+        checked_only=stress if check == "stress" else "",
     )
 
 
+def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Work, Work]:
+    """Bus bytes, which each rank's link carries if the algorithm is a ring or a tree, and the algorithm's own."""
+    bus_bytes = BUS_FACTORS[op](ranks) * size_bytes if ranks > 1 else size_bytes
+    is_nccl = device.kind == "cuda"
+    no_peak = "NCCL does not tell how it sends between pairs" if is_nccl else NO_ALGORITHM
+    has_peak = is_nccl and op not in BETWEEN_PAIRS
+    return (
+        Work(bus_bytes, "B", "nvlink" if has_peak else None, "bus", no_peak="" if has_peak else no_peak),
+        Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
+    )
+
+
+def symmetric_case(
+    shots: str, size_bytes: int, dtype: str, device: DeviceFacts, launch: str = "graph", check: str = "once"
+) -> Case:
+    """torch's all-reduce over symmetric memory; one-shot reads whole buffers, so links carry more than bus bytes."""
+    buffers = "out_of_place" if shots == "one_shot" else "in_place"
+    case = case_of("all_reduce", size_bytes, dtype, device, buffers, launch, check)
+    no_peak = f"the bus bytes are a ring's, {shots.replace('_', '-')} moves its own"
+    needs_gpus = "symmetric memory is that of NVIDIA GPUs" if device.kind != "cuda" else ""
+    return replace(
+        case,
+        params={**case.params, "impl": "symm_mem", "algorithm": shots},
+        work=(replace(case.work[0], peak=None, no_peak=no_peak), *case.work[1:]),
+        not_applicable=needs_gpus or case.not_applicable,
+    )
+
+
+def barrier_case(device: DeviceFacts) -> Case:
+    """A barrier as a program sees it. torch lets the host wait in it, so it runs in a loop and cannot be queued."""
+    return Case(
+        "barrier",
+        {"impl": "nccl" if device.kind == "cuda" else "gloo", "ranks": ranks_of(device), "launch": "loop"},
+        (),
+        kind="latency",
+        defaults={"launch": "loop"},
+        memory_bytes=2**30 if device.kind == "cuda" else 0,
+        not_applicable=why_not("barrier", "", "loop", device),
+    )
+
+
+def why_not(op: str, dtype: str, launch: str, device: DeviceFacts) -> str:
+    """What this machine, its backend or the type cannot do."""
+    ranks = ranks_of(device)
+    if ranks < 2:
+        return f"needs two GPUs, this machine has {ranks}"
+    if launch == "graph" and device.kind != "cuda":
+        return "CUDA graphs need a GPU"
+    if dtype.startswith("fp8") and device.kind != "cuda":
+        return "gloo has no 8-bit floats ('Invalid scalar type', torch 2.13)"
+    if op in SUMS and not largest_value(dtype, ranks):
+        return f"a sum over {ranks} ranks is not exact in {dtype}, so that it could not be checked"
+    if op in SUMS and dtype.startswith("fp8") and not device.at_least(9):
+        # NCCL 2.24's release notes: FP8 reductions on Hopper and newer.
+        return f"NCCL sums 8-bit floats from compute capability 9.0 on, {device.name} lacks it"
+    return ""
+
+
 def bench_collectives(case, device, measure):
-    measure("kernels.collectives.all_reduce", size_bytes=case.params["bytes"], dtype=case.params["dtype"])
+    if case.op == "barrier":
+        measure("kernels.collectives.barrier")
+        return
+    how: dict[str, Any] = {"size_bytes": case.params["bytes"], "dtype": case.params["dtype"]}
+    if case.params["impl"] == "symm_mem":
+        measure("kernels.collectives_symmetric.all_reduce", algorithm=case.params["algorithm"], **how)
+        return
+    measure("kernels.collectives.collective", op=case.op, buffers=case.params["buffers"], **how)

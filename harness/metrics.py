@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
@@ -17,6 +18,11 @@ IMPLAUSIBLE_SPEC_RATIO = 1.0
 L2_LIMIT_RATIO = 0.02
 # Below this many samples the 99th percentile is their maximum by another name.
 LEAST_SAMPLES_FOR_P99 = 100
+# The peak of what crosses between GPUs, and the algorithms whose bus bytes cross it. NVLS sums in the switch, so that
+# less crosses a link than nccl-tests counts.
+LINK = "nvlink"
+LINK_ALGORITHMS = ("ring", "tree")
+THROUGH_BRIDGE = "through a bridge"
 
 POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
@@ -55,7 +61,10 @@ class Bound:
 def derive_metrics(
     case: Case, samples: Samples, telemetry: Telemetry, sheet: PeakSheet, facts: DeviceFacts
 ) -> tuple[Metric, ...]:
-    """Every figure of one case, the same names for every case; what is unknown is `None` with its reason."""
+    """Every figure of one case, the same names for every case; what is unknown is `None` with its reason.
+
+    Only what exists between ranks, or in a launch that the host waits for, is left out elsewhere.
+    """
     bound = find_bound(case, telemetry, sheet)
     return (
         *_rates(case, samples),
@@ -67,6 +76,7 @@ def derive_metrics(
         *_energies(case, samples, telemetry, facts),
         _l2_ratio(case, facts),
         _nvml_clock_ratio(telemetry),
+        *_of_ranks(samples),
     )
 
 
@@ -81,11 +91,30 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     headline = case.work[0]
     if headline.peak is None:
         return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
+    if headline.peak == LINK and (why := _why_no_link(case, telemetry, sheet)):
+        return Bound(headline, None, why)
     bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
     unknown = next((b for b in bounds if b.peak is None), None)
     if unknown is not None:
         return unknown
     return max(bounds, key=_least_seconds)
+
+
+def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
+    """Why a collective's bus bytes are not what the links carried: only rings and trees are known to.
+
+    Where the algorithm is a parameter, whoever declared the work knew it; copies have none.
+    """
+    if "ranks" not in case.params or "algorithm" in case.params:
+        return ""
+    if not telemetry.algorithm:
+        return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
+    if telemetry.algorithm not in LINK_ALGORITHMS:
+        return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
+    peak = sheet.peaks.get(LINK)
+    if peak is not None and THROUGH_BRIDGE in peak.source:
+        return "whether the cards of this form have their NVLink bridge was not read"
+    return ""
 
 
 def limiting_factor(telemetry: Telemetry, is_held_below_max: bool = False) -> str:
@@ -327,6 +356,16 @@ def _around(centre: float | None, half: float | None) -> Interval | None:
 
 def _with_sensor_error(metric: Metric) -> Metric:
     return metric if metric.value is None else replace(metric, systematic_ratio=SENSOR_ERROR_RATIO)
+
+
+def _of_ranks(samples: Samples) -> Iterator[Metric]:
+    """What the host pays for a launch, and how far the fastest rank is from the slowest, as a share of its time."""
+    if samples.host_s is not None:
+        yield _metric("host_time", samples.host_s, "s", "lower", label="until the call returns, of the slowest rank")
+    if len(samples.rank_seconds) > 1:
+        slowest_s, fastest_s = max(samples.rank_seconds), min(samples.rank_seconds)
+        label = f"{len(samples.rank_seconds)} ranks' means over the window"
+        yield _metric("rank_spread", 1 - fastest_s / slowest_s, "ratio", "lower", label=label)
 
 
 def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:

@@ -110,8 +110,12 @@ class Samples:
     """Time of one window: seconds a launch, one value a group of launches, at most 200 groups.
 
     `queue` says how the device was kept busy: `stream` (launches queued ahead), `graph`, `blocked` (each group
-    behind its own blocking kernel) or `host` (the CPU itself). `starved` counts groups before which the queue
-    had run dry.
+    behind its own blocking kernel), `loop` or `eager` (onto an idle device, many in a row or one at a time, so that
+    the host's cost of launching is in the time), or `host` (the CPU itself). `starved` counts groups before which the
+    queue had run dry.
+
+    Between ranks a sample is the slowest rank's; `rank_seconds` is each rank's own mean, by rank. `host_s` is what a
+    launch costs the host until the call returns, where that was timed.
 
     With `shots` these are single calls by the host's clock, so many of them. Of more than 200, those at 200 equally
     spaced ranks are kept, in the order in which they came: percentiles are those of all calls, and what the rarest took
@@ -123,10 +127,12 @@ class Samples:
     launches_per_sample: int
     window_s: float
     timer: str
-    queue: Literal["stream", "graph", "blocked", "host"]
+    queue: Literal["stream", "graph", "blocked", "loop", "eager", "host"]
     starved: int = 0
     shots: int = 0
     slowest_s: float | None = None
+    rank_seconds: tuple[float, ...] = ()
+    host_s: float | None = None
 
     @property
     def launches(self) -> int:
@@ -149,6 +155,8 @@ class Telemetry:
     `power_w` is the power that counts, by `power_method`: the energy counter's slope where the other two sources, the
     instant field and the 20 ms samples, do not contradict it. All that were read stand beside it.
     `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
+
+    `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
 
     `window_began_at` is UTC to the millisecond, so that another instrument's record can be laid beside.
 
@@ -187,6 +195,9 @@ class Telemetry:
     longest_gap_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int | None = None
     timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     burst: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)

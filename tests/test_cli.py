@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from harness import store
 from harness.cli import run as run_verb
 from harness.cli.app import exit_status
 from harness.errors import ExitCode, HarnessError
-from harness.model import Order
+from harness.model import Case, Order, Work
 from tests import hand_made
 
 HEAVY = ("torch", "triton", "pandas", "numpy", "scipy", "pydantic", "plotly", "pynvml")
@@ -227,6 +228,23 @@ def test_show_prints_the_medians_of_a_folder(run_set: Path, capsys: pytest.Captu
 def test_show_writes_markdown(run_set: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_status(["show", "--format", "md", str(run_set)]) == ExitCode.DONE
     assert "| `copy/bytes=4294967296,impl=torch` (4 GiB) | 3.000 TB/s | 3.33 % |" in capsys.readouterr().out
+
+
+def test_show_prints_collectives_in_nccl_tests_columns_below_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    case = Case(
+        "all_reduce", {"bytes": 800, "dtype": "fp32", "impl": "nccl", "ranks": 2}, (Work(800.0, "B", None, "bus"),)
+    )
+    measured = replace(hand_made.copy_record(), key=case.key, case=case, family="collectives")
+    store.save(hand_made.gpu_run(measured), tmp_path / "1.json")
+    assert exit_status(["show", "--columns", "nccl", str(tmp_path)]) == ExitCode.DONE
+    ours, _, theirs = capsys.readouterr().out.partition("# all_reduce, 2 ranks, nccl, launch queued\n")
+    assert "all_reduce/bytes=800" in ours
+    assert theirs.splitlines()[-1].split()[:5] == ["800", "200", "float", "sum", "-1"]
+
+
+def test_show_says_that_there_is_no_collective(run_set: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_status(["show", "--columns", "nccl", "--format", "md", str(run_set / "1.json")]) == ExitCode.DONE
+    assert capsys.readouterr().out.endswith("\n```\n# no collective was measured\n```\n")
 
 
 def test_show_of_an_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -522,3 +522,52 @@ def test_cycles_are_not_counted_where_launches_do_not_fill_the_window():
         assert metrics[name].value is None
         assert metrics[name].reason == "launches fill only 50 % of the window in which cycles were counted"
     assert metrics["spec_ratio"].value is not None
+
+
+def test_what_the_host_pays_and_how_far_ranks_are_apart_are_told_where_they_were_timed():
+    told = metrics_of(COPY, replace(SAMPLES, host_s=0.5, rank_seconds=(2.0, 1.5)))
+    assert (told["host_time"].value, told["host_time"].better) == (0.5, "lower")
+    assert (told["rank_spread"].value, told["rank_spread"].label) == (0.25, "2 ranks' means over the window")
+    assert not {"host_time", "rank_spread"} & metrics_of(COPY).keys()
+
+
+LINKED = replace(SHEET, peaks={"nvlink": Peak(1000.0, "B", "read", "data sheet")})
+BUS = Case("all_reduce", {"impl": "nccl", "ranks": 2}, (Work(800.0, "B", "nvlink", "bus"),))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_bus_bytes_of_rings_and_trees_are_held_against_the_link(algorithm):
+    share = metrics_of(BUS, telemetry=Telemetry(algorithm=algorithm), sheet=LINKED)["spec_ratio"]
+    assert (share.value, share.label) == (0.4, "nvlink")
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "reason"),
+    [
+        (Telemetry(algorithm="nvls"), "NCCL chose nvls, whose links carry another share than the bus bytes count"),
+        (Telemetry(algorithm="symmetric"), "NCCL chose symmetric, whose links"),
+        (Telemetry(), "the algorithm that the library chose is not known"),
+        (Telemetry(missing={"algorithm": "no debug file"}), "no debug file"),
+    ],
+)
+def test_other_algorithms_and_unknown_ones_get_no_share_of_the_link(telemetry, reason):
+    share = metrics_of(BUS, telemetry=telemetry, sheet=LINKED)["spec_ratio"]
+    assert share.value is None
+    assert share.reason.startswith(reason)
+
+
+def test_link_through_a_bridge_that_may_not_be_there_gives_no_share():
+    bridged = replace(SHEET, peaks={"nvlink": Peak(1000.0, "B", "read", "sheet NVLink 4, 18 links, through a bridge.")})
+    share = metrics_of(BUS, telemetry=Telemetry(algorithm="ring"), sheet=bridged)["spec_ratio"]
+    assert share.reason == "whether the cards of this form have their NVLink bridge was not read"
+
+
+def test_card_without_a_link_on_its_sheet_gives_no_share():
+    share = metrics_of(BUS, telemetry=Telemetry(algorithm="ring"))["spec_ratio"]
+    assert share.reason == "no peak 'nvlink' is known for 'Test'"
+
+
+def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
+    for params in ({"direction": "p2p"}, {"ranks": 2, "algorithm": "ring"}):
+        share = metrics_of(replace(BUS, params=params), telemetry=Telemetry(), sheet=LINKED)["spec_ratio"]
+        assert share.value == 0.4

@@ -435,3 +435,15 @@ def test_the_header_names_the_pcie_link_that_copies_are_held_against():
     record = replace(hand_made.copy_record(), key=case.key, case=case, telemetry=link)
     text = printed([hand_made.gpu_run(hand_made.copy_record(), record)])
     assert "│           memory 4.000 TB/s, host_link 2.000 GB/s (PCIe as negotiated) " in text
+
+
+def test_what_nccl_chose_what_the_host_pays_and_how_far_ranks_are_apart_stand_beside():
+    record = hand_made.all_reduce_record()
+    chosen = replace(record, telemetry=Telemetry(algorithm="ring", protocol="simple", channels=24))
+    chosen = with_metric(chosen, Metric("host_time", 2e-6, "s", "lower"))
+    chosen = with_metric(chosen, hand_made.ratio("rank_spread", 0.021))
+    lines = lines_of("collectives", printed([hand_made.gpu_run(chosen)], width=150))
+    heads, figures = lines[1].split(), lines[2].split()
+    assert heads[heads.index("launch") :][:4] == ["launch", "a", "launch", "spread"]
+    assert figures[-10:-4] == ["10.00", "ms", "2.000", "µs", "2.1", "%"]
+    assert lines[-1] == "  NCCL chose ring simple (1 case)"

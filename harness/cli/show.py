@@ -22,12 +22,22 @@ class Format(StrEnum):
     MD = "md"
 
 
+class Columns(StrEnum):
+    """Whose columns a collective is shown in."""
+
+    OURS = "ours"
+    NCCL = "nccl"
+
+
 def show(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run files, or folders of them (sets).")],
     format: Annotated[Format, typer.Option("--format", help="Text for a terminal, or Markdown.")] = Format.TEXT,
     meter: Annotated[
         Path | None, typer.Option("--meter", metavar="CSV", help="An external power meter's record: time, power_w.")
     ] = None,
+    columns: Annotated[
+        Columns, typer.Option("--columns", help="Ours alone, or collectives in nccl-tests' columns as well.")
+    ] = Columns.OURS,
 ) -> None:
     """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them."""
     from harness import store
@@ -43,6 +53,18 @@ def show(
         from harness.report.meter_table import meter_lines
 
         write("\n" + "\n".join(meter_lines(found)) + "\n")
+    if columns is Columns.NCCL:
+        _write_nccl_columns(runs, format)
+
+
+def _write_nccl_columns(runs: Sequence["Run"], format: Format) -> None:
+    from harness.cli.output import write
+    from harness.report.nccl_columns import nccl_lines
+
+    lines = nccl_lines(runs) or ["", "# no collective was measured"]
+    if format is Format.MD:
+        lines = ["", "```", *lines[1:], "```"]
+    write("\n".join(lines) + "\n")
 
 
 def _lay_beside(meter: Path, runs: Sequence["Run"]) -> list["Beside"]:

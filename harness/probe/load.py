@@ -52,7 +52,8 @@ class Injected:
 class Group:
     """A group of launches between two events: device seconds for all of them.
 
-    `clock_mhz` is the mean true clock since the last group that carried one; it comes every 0.1 s or so.
+    `clock_mhz` is the mean true clock since the last group that carried one; it comes every 0.1 s or so. `host_s` is
+    the host's time until all launches were enqueued, where a load tells it.
     """
 
     seconds: float
@@ -60,13 +61,14 @@ class Group:
     ended_s: float
     clock_mhz: float | None = None
     starved: bool = False
+    host_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Pace:
     """How launches are grouped and kept queued."""
 
-    queue: Literal["stream", "graph", "blocked", "host"]
+    queue: Literal["stream", "graph", "blocked", "loop", "eager", "host"]
     launches_per_group: int
     seconds_per_launch: float
 

@@ -5,13 +5,14 @@ run is agreed before, and what holds ranks together on the device is the collect
 """
 
 import contextlib
+import datetime
 import importlib
 import math
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from multiprocessing.connection import Connection, wait
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
+from harness.nccl_log import last_failure
 from harness.probe import host
-from harness.probe.load import Pace, busy_ratio
+from harness.probe.load import Injected, Launch, Pace, busy_ratio
 from harness.probe.measure import (
     FIRST_SEED,
     FRESH_SEED,
@@ -30,12 +32,22 @@ from harness.probe.measure import (
     refuse_bad_samples,
     with_extra,
 )
+from harness.probe.rank_faults import other_code, shared_memory_free_bytes, shared_memory_hint, words_of
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
 CLOSE_LIMIT_S = 5.0
+# How long a rank waits for the others in one collective: it gives up before the worker does, and so tells where.
+BACKEND_LIMIT_S = 50.0
+# Those that lost a rank hear of it at once, but not before us.
+WORDS_LIMIT_S = 3.0
+EXIT_LIMIT_S = 0.5
+CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
 _BLOCKED_LAUNCHES = 50
+# nccl-tests' default number of iterations.
+_LOOP_LAUNCHES = 20
+_STRESS_LAUNCHES = {True: 40, False: 500}
 # Of a collective of a few bytes; it only sets how far ahead its graphs are queued.
 LIKELY_LATENCY_S = 1e-5
 
@@ -46,7 +58,7 @@ class RankError(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """What a rank is told when it starts."""
+    """What a rank is told when it starts. `variables` are set before any library is loaded."""
 
     rank: int
     ranks: int
@@ -54,28 +66,42 @@ class Seat:
     rendezvous: str
     parent: int
     cpus: frozenset[int]
+    variables: Mapping[str, str]
+    code: str
+    backend_limit_s: float
 
 
 class World:
-    """The ranks of one family, alive until closed. After an error the world is gone: make a new one."""
+    """The ranks of one family, alive until closed. After an error the world is gone: make a new one.
 
-    def __init__(self, ranks: int, device: str) -> None:
+    They meet through a file of their own, where no port can be in use, or at the URL that is given
+    (`tcp://HOST:PORT`). `variables` are NCCL's switches for these ranks alone.
+    """
+
+    def __init__(
+        self, ranks: int, device: str, variables: Mapping[str, str] | None = None, rendezvous: str = ""
+    ) -> None:
         self.is_on_cpu = device == "cpu"
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ofpeak-ranks-")
-        rendezvous = str(Path(self._folder.name) / "rendezvous")
+        rendezvous = rendezvous or f"file://{self._folder.name}/rendezvous"
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            seat = Seat(rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus())
+            switches = self._switches(rank, variables)
+            seat = Seat(
+                rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus(), switches, CODE, BACKEND_LIMIT_S
+            )
             process = context.Process(target=serve, args=(seat, theirs), daemon=True, name=f"ofpeak-rank-{rank}")
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         try:
-            self._collect(START_LIMIT_S, "starting")
+            difference = other_code(self._collect(START_LIMIT_S, "starting"))
+            if difference:
+                raise RankError(difference)
         except RankError:
             self.close()
             raise
@@ -86,8 +112,15 @@ class World:
             try:
                 pipe.send((command, arguments))
             except OSError as error:
-                raise self._gone(rank, command) from error
+                raise self._gone(rank, command, {}) from error
         return self._collect(limit_s, command)
+
+    def backend_log(self, rank: int) -> str:
+        """What NCCL wrote for that rank so far; empty where it writes elsewhere."""
+        try:
+            return self._log_of(rank).read_text(errors="replace")
+        except OSError:
+            return ""
 
     def close(self) -> None:
         """End all ranks, the hung ones too."""
@@ -113,28 +146,78 @@ class World:
             ready = wait(list(waiting), max(0.0, ends_s - time.monotonic()))
             if not ready:
                 silent = " and ".join(str(rank) for rank in waiting.values())
-                raise RankError(f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s")
+                told = f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s"
+                raise RankError("; ".join((told, *self._last_lines())))
             for rank in sorted(waiting[pipe] for pipe in ready if isinstance(pipe, Connection)):
-                answers[rank] = self._receive(rank, command)
+                answers[rank] = self._receive(rank, command, answers)
         return [answers[rank] for rank in range(len(self._pipes))]
 
-    def _receive(self, rank: int, command: str) -> Any:
+    def _receive(self, rank: int, command: str, answers: Mapping[int, Any]) -> Any:
         try:
             status, answer = self._pipes[rank].recv()
         except (EOFError, OSError) as error:
-            raise self._gone(rank, command) from error
+            raise self._gone(rank, command, answers) from error
         if status == "ok":
             return answer
+        # A rank's connections close before the kernel says that it has ended.
+        wait([process.sentinel for other, process in enumerate(self._processes) if other != rank], EXIT_LIMIT_S)
         for other, process in enumerate(self._processes):
             if other != rank and process.exitcode:
-                raise self._gone(other, command)  # what this rank tells is only that it missed the other
-        raise RankError(f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}")
+                # What this rank tells is that it missed the other.
+                raise self._gone(other, command, answers, words_of(rank, answer))
+        told = f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}"
+        raise self._failure(told, {**answers, rank: None})
 
-    def _gone(self, rank: int, command: str) -> RankError:
+    def _gone(self, rank: int, command: str, answers: Mapping[int, Any], words: str = "") -> RankError:
         self._processes[rank].join(1.0)
-        return RankError(
-            f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
-        )
+        told = f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
+        if words:
+            return RankError("; ".join((told, words, *self._last_lines())))
+        return self._failure(told, {**answers, rank: None})
+
+    def _failure(self, told: str, answers: Mapping[int, Any]) -> RankError:
+        """The error with what the other ranks, the backend and the machine have to say of it."""
+        return RankError("; ".join((told, *self._last_words(answers), *self._last_lines())))
+
+    def _last_words(self, answers: Mapping[int, Any]) -> Iterator[str]:
+        """What ranks that have not answered yet do within WORDS_LIMIT_S: the first failure, or that they are silent."""
+        waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+        ends_s = time.monotonic() + WORDS_LIMIT_S
+        while waiting and (ready := wait(list(waiting), max(0.0, ends_s - time.monotonic()))):
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                rank = waiting.pop(pipe)
+                with contextlib.suppress(EOFError, OSError):
+                    status, answer = pipe.recv()
+                    if status == "error":
+                        yield words_of(rank, answer)
+                        return
+        if waiting:
+            silent = " and ".join(str(rank) for rank in waiting.values())
+            yield f"rank {silent} of {len(self._pipes)} did not answer"
+
+    def _last_lines(self) -> Iterator[str]:
+        """NCCL's last warning, and whether shared memory may be short."""
+        if self.is_on_cpu:
+            return
+        lines = ((rank, last_failure(self.backend_log(rank))) for rank in range(len(self._pipes)))
+        yield from [f"NCCL of rank {rank}: {line}" for rank, line in lines if line][:1]
+        if hint := shared_memory_hint(shared_memory_free_bytes()):
+            yield hint
+
+    def _log_of(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"nccl-{rank}.log"
+
+    def _switches(self, rank: int, variables: Mapping[str, str] | None) -> dict[str, str]:
+        """NCCL's warnings go to a file, unless the operator wants them elsewhere; symmetric memory without multicast.
+
+        Multicast needs a fabric that virtual machines often lack, and one-shot and two-shot do not use it.
+        """
+        multicast = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")}
+        if variables is None and "NCCL_DEBUG" in os.environ:
+            return multicast
+        log = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(self._log_of(rank))}
+        return {**multicast, **log, **(variables or {})}
 
 
 def measure_on_ranks(
@@ -145,10 +228,19 @@ def measure_on_ranks(
     protocol: Protocol,
     injected: Fraction = Fraction(0),
 ) -> Measurement:
-    """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time."""
+    """Check, time, check again: as `measure_case`, with every rank's result checked and the slowest rank's time.
+
+    A case of `check=stress` has many launches in a row checked, each on new data.
+    """
     world.ask("open", body, dict(how))
     before = _judge(world.ask("check", FIRST_SEED), "before")
-    pace = common_pace(world, protocol.window_s / _MOST_SAMPLES)
+    if case.params.get("check") == "stress":
+        stress = _judge(world.ask("stress", _STRESS_LAUNCHES[world.is_on_cpu], FRESH_SEED), "repeat")
+        world.ask("drop")
+        return Measurement((before, stress))
+    pace = common_pace(world, protocol.window_s / _MOST_SAMPLES, str(case.params.get("launch", "queued")))
+    if injected and pace.queue == "graph":  # a graph repeats itself, so that it must hold whole extra launches
+        pace = replace(pace, launches_per_group=Injected(lambda _: None, injected).whole(pace.launches_per_group))
     group_s = pace.seconds_per_launch * pace.launches_per_group
     settle_groups = max(1, min(_MOST_SAMPLES, round(protocol.settle_s / group_s)))
     window_groups = max(4, min(_MOST_SAMPLES, round(protocol.window_s / group_s)))
@@ -157,7 +249,9 @@ def measure_on_ranks(
     after = _judge(world.ask("check", FRESH_SEED), "after")
     world.ask("drop")
     samples = slowest([answer["seconds"] for answer in answers], pace, answers[0]["timer"])
-    samples = replace(samples, starved=max(answer["starved"] for answer in answers))
+    host_s = _all_known([answer["host_s"] for answer in answers])
+    starved = max(answer["starved"] for answer in answers)
+    samples = replace(samples, starved=starved, host_s=max(host_s, default=None))
     return Measurement((before, after), samples, merge_telemetry([answer["telemetry"] for answer in answers]))
 
 
@@ -166,7 +260,8 @@ def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) ->
     groups = [max(of_ranks) for of_ranks in zip(*group_seconds, strict=True)]
     seconds = tuple(group / pace.launches_per_group for group in groups)
     refuse_bad_samples(seconds)
-    return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue)
+    means = tuple(sum(of_rank) / len(of_rank) / pace.launches_per_group for of_rank in group_seconds)
+    return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue, rank_seconds=means)
 
 
 # Watts of several GPUs add up, whichever source they come from.
@@ -216,27 +311,39 @@ def _all_known(values: Sequence[float | None]) -> list[float]:
     return known if len(known) == len(values) else []
 
 
+_WHERE = {
+    "before": "before timing",
+    "after": "after timing, on fresh inputs",
+    "repeat": "in many launches in a row, each on new data",
+}
+
+
 def _judge(wrong_elements: Sequence[int], when: Any) -> Check:
     wrong = sum(wrong_elements)
     check = Check(when, "exact", wrong == 0, float(wrong), 0.0, f"elements that differ, on {len(wrong_elements)} ranks")
     if wrong:
         ranks = [str(rank) for rank, count in enumerate(wrong_elements) if count]
-        where = "before timing" if when == "before" else "after timing, on fresh inputs"
+        where = _WHERE[when]
         raise CheckFailedError(
             f"wrong result {where}: {wrong} elements differ from the reference on rank {', '.join(ranks)}"
         )
     return check
 
 
-def common_pace(world: World, group_s: float) -> Pace:
+def common_pace(world: World, group_s: float, launch: str = "queued") -> Pace:
     """One pace for all ranks: every rank must run the same number of collectives, or they wait for one another forever.
 
     Decided here from the slowest rank's times, over probes of an agreed length.
     """
-    most = min(world.ask("most_launches"))
-    if world.is_on_cpu:
+    most = min(world.ask("most_launches", launch))
+    if world.is_on_cpu or launch in ("loop", "eager"):
         world.ask("probe", 1, 0.0)
-        seconds = max(device_s for device_s, _ in world.ask("probe", 3, 0.0)) / 3
+        launches = min(3, most)
+        seconds = max(device_s for device_s, _ in world.ask("probe", launches, 0.0)) / launches
+        if launch == "eager":
+            return Pace("eager", 1, seconds)
+        if launch == "loop":
+            return Pace("loop", min(most, _LOOP_LAUNCHES), seconds)
         return Pace("host", max(1, min(most, round(group_s / seconds))), seconds)
     from harness.probe.timing import pace_of, probe_launches, probe_spin_s
 
@@ -245,6 +352,8 @@ def common_pace(world: World, group_s: float) -> Pace:
     launches = min(most, probe_launches(device_s))
     answers = world.ask("probe", launches, probe_spin_s(host_s, launches))
     device_s, host_s = (max(times) / launches for times in zip(*answers, strict=True))
+    if launch == "graph":
+        return Pace("graph", max(1, min(most, _BLOCKED_LAUNCHES, round(group_s / device_s))), device_s)
     pace = pace_of(device_s, host_s, group_s)
     if pace.queue == "graph":
         # Plain launches are what is measured here, as nccl-tests does, so they are blocked and not captured.
@@ -260,13 +369,15 @@ def serve(seat: Seat, pipe: Connection) -> None:
     from harness.probe.worker import die_with_parent, one_line
 
     die_with_parent(seat.parent)
+    os.environ.update(seat.variables)
     os.sched_setaffinity(0, seat.cpus)  # the worker is bound beside its own GPU, this rank's may be elsewhere
     try:
+        code = _named(seat.code)()
         rank = _Rank(seat)
     except Exception as error:
         pipe.send(("error", one_line(error)))
         return
-    pipe.send(("ok", None))
+    pipe.send(("ok", code))
     while True:
         command, arguments = pipe.recv()
         if command == "close":
@@ -276,6 +387,12 @@ def serve(seat: Seat, pipe: Connection) -> None:
             pipe.send(("ok", getattr(rank, command)(*arguments)))
         except Exception as error:  # told to the worker, which ends the world
             pipe.send(("error", one_line(error)))
+
+
+def _named(path: str) -> Any:
+    """The object of that dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 class _Rank:
@@ -291,38 +408,52 @@ class _Rank:
         self._device = discover("cpu" if seat.device == "cpu" else "auto", seat.rank)
         self._dist = dist
         self._body: Any = None
+        self._graph: tuple[Any, int] | None = None
         dist.init_process_group(
             "gloo" if seat.device == "cpu" else "nccl",
             device_id=None if seat.device == "cpu" else torch.device(self._device.facts.torch_device),
-            init_method=f"file://{seat.rendezvous}",
+            init_method=seat.rendezvous,
             rank=seat.rank,
             world_size=seat.ranks,
+            timeout=datetime.timedelta(seconds=seat.backend_limit_s),
         )
 
     def open(self, body: str, how: dict[str, Any]) -> None:
         """Make the case's buffers on this rank."""
-        module, _, name = body.rpartition(".")
-        make = getattr(importlib.import_module(module), name)
-        self._body = make(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
+        self._body = _named(body)(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
 
     def check(self, seed: int) -> int:
-        """How many elements of this rank's result are wrong on data of that seed."""
+        """How many elements of this rank's result are wrong on data of that seed; of a graph, once it was timed."""
         self._body.fill(seed)
-        wrong = int(self._body.wrong_elements())
+        if self._graph is None:
+            wrong = int(self._body.wrong_elements())
+        else:
+            graph, launches = self._graph
+            graph.replay()
+            wrong = int(self._body.wrong_after(launches))
         self._device.synchronize()
         return wrong
 
-    def most_launches(self) -> int:
-        """How many launches may follow one another before the body must be restored."""
-        return int(self._body.launches_before_overflow())
+    def stress(self, launches: int, seed: int) -> int:
+        """How many elements are wrong in so many launches in a row, each on new data."""
+        wrong = int(self._body.stress(launches, seed))
+        self._device.synchronize()
+        return wrong
+
+    def most_launches(self, launch: str) -> int:
+        """How many launches may follow one another before the body must be restored, or in a graph be checked."""
+        most = int(self._body.launches_before_overflow())
+        return min(most, int(self._body.launches_that_can_be_checked())) if launch == "graph" else most
 
     def probe(self, launches: int, spin_s: float) -> tuple[float, float]:
-        """Device and host seconds of so many launches, all ranks starting together."""
-        if self._seat.device == "cpu":
+        """Device and host seconds of so many launches, all ranks starting together; without a spin by the host."""
+        if spin_s == 0:
             self._body.restore()
+            self._device.synchronize()
             began_s = time.perf_counter()
             for i in range(launches):
                 self._body.launch(i)
+            self._device.synchronize()
             seconds = time.perf_counter() - began_s
             return seconds, seconds
         from harness.probe.timing import time_behind_spin
@@ -332,17 +463,34 @@ class _Rank:
 
     def run(self, pace: Pace, settle_groups: int, window_groups: int, injected: Fraction) -> dict[str, Any]:
         """The agreed number of groups; times of the last `window_groups`, and what was watched meanwhile."""
-        load = self._device.start(with_extra(self._body.launch, injected), 0.0, pace, self._body.restore)
+        launch = with_extra(self._body.launch, injected)
+        queued = pace
+        if pace.queue == "graph":
+            launch, queued = self._captured(launch, pace)
+        load = self._device.start(launch, 0.0, queued, self._body.restore)
         began_s = [load.run_group().ended_s for _ in range(settle_groups)][-1]
         load.mark()
         groups = [load.run_group() for _ in range(window_groups)]
         telemetry = replace(load.finish(), busy_ratio=busy_ratio(groups, began_s))
+        host_s = _all_known([group.host_s for group in groups])
         return {
             "seconds": [group.seconds for group in groups],
+            "host_s": sum(host_s) / len(groups) / pace.launches_per_group if host_s else None,
             "starved": sum(group.starved for group in groups),
-            "timer": self._device.timer,
+            "timer": "perf_counter" if pace.queue == "eager" else self._device.timer,
             "telemetry": telemetry,
         }
+
+    def _captured(self, launch: Launch, pace: Pace) -> tuple[Launch, Pace]:
+        """A graph of the pace's launches, kept for the check after the window, and how its replays are queued."""
+        from harness.probe.timing import capture
+
+        self._body.fill(FIRST_SEED)
+        self._body.launch(0)  # what a library makes at its first launch cannot be made in a graph
+        self._device.synchronize()
+        graph = capture(launch, pace.launches_per_group)
+        self._graph = (graph, pace.launches_per_group)
+        return lambda _: graph.replay(), Pace("stream", 1, pace.launches_per_group * pace.seconds_per_launch)
 
     def alternate(self, pairs: int, groups: int, launches: int) -> list[tuple[bool, float]]:
         """Blocks of graph replays, every other one watched: whether it was, and seconds a launch."""
@@ -360,12 +508,22 @@ class _Rank:
         queue.drain()
         return [(block.is_watched, block.launch_s) for block in blocks]
 
+    def run_once(self, launch: str) -> None:
+        """One launch on whatever lies in the buffers, in a graph where the case has one: to see what NCCL chooses."""
+        from harness.probe.timing import capture
+
+        self._body.launch(0)
+        self._device.synchronize()
+        if launch == "graph":
+            capture(self._body.launch, 1).replay()
+            self._device.synchronize()
+
     def drop(self) -> None:
         """Give the case's buffers back."""
-        self._body = None
+        self._body = self._graph = None
         self._device.release()
 
     def close(self) -> None:
         """Leave the world."""
-        self._body = None
+        self._body = self._graph = None
         self._dist.destroy_process_group()

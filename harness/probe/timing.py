@@ -167,11 +167,7 @@ def stream_queue(launch: Launch, pace: Pace, stamper: Stamper | None, prologue: 
 
 def graph_queue(launch: Launch, pace: Pace, stamper: Stamper | None, prologue: Prologue | None = None) -> GroupQueue:
     """Groups replayed from one CUDA graph: the host enqueues one node where it could not keep up with many."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        for i in range(pace.launches_per_group):
-            launch(i)
+    graph = capture(launch, pace.launches_per_group)
     return GroupQueue(graph.replay, pace.launches_per_group, _groups_ahead(pace), stamper, prologue)
 
 
@@ -221,6 +217,59 @@ class BlockedGroups:
         return _clock_of_groups(self._stamper, self._opening, first_group, next_group)
 
 
+class LoopGroups(BlockedGroups):
+    """Each group launched onto an idle device: the host is in the way, as it is for most programs.
+
+    `loop` puts events around many launches; nccl-tests' default does the same with the host's clock. `eager` waits for
+    each launch alone, from the call to the end, by the host's clock.
+    """
+
+    def __init__(self, launch: Launch, pace: Pace, stamper: Stamper | None, prologue: Prologue | None = None) -> None:
+        super().__init__(launch, pace, stamper, prologue)
+        self._is_eager = pace.queue == "eager"
+
+    def run_group(self) -> Group:
+        """One group, after everything before it has ended."""
+        if self._stamper is not None:
+            self._opening.append(self._stamper.enqueue())
+        if self._prologue is not None:
+            self._prologue()
+        torch.cuda.synchronize()
+        seconds, host_s = self._time_one() if self._is_eager else self._time_loop()
+        self.finished += 1
+        return Group(seconds, self._launches, time.monotonic(), host_s=host_s)
+
+    def _time_loop(self) -> tuple[float, float]:
+        start, end = _event(), _event()
+        start.record()
+        began_s = time.perf_counter()
+        for i in range(self._position, self._position + self._launches):
+            self._launch(i)
+        host_s = time.perf_counter() - began_s
+        end.record()
+        end.synchronize()
+        self._position += self._launches
+        return start.elapsed_time(end) * 1e-3, host_s
+
+    def _time_one(self) -> tuple[float, float]:
+        began_s = time.perf_counter()
+        self._launch(self._position)
+        host_s = time.perf_counter() - began_s
+        torch.cuda.synchronize()
+        self._position += 1
+        return time.perf_counter() - began_s, host_s
+
+
+def capture(launch: Launch, launches: int) -> Any:
+    """So many launches as one CUDA graph; raises what the launch cannot do inside one."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for i in range(launches):
+            launch(i)
+    return graph
+
+
 def _clock_of_groups(
     stamper: Stamper | None, opening: Sequence[int], first_group: int, next_group: int
 ) -> ClockReading | None:
@@ -242,6 +291,8 @@ def open_queue(
     """The queue for that pace; where a launch cannot be captured in a graph, each group is blocked instead."""
     if pace.queue == "stream":
         return pace, stream_queue(launch, pace, stamper, prologue)
+    if pace.queue in ("loop", "eager"):
+        return pace, LoopGroups(launch, pace, stamper, prologue)
     if pace.queue == "blocked":
         return pace, BlockedGroups(launch, pace, stamper, prologue)
     repeated = pace

@@ -22,8 +22,9 @@ from harness.metrics import derive_metrics, warnings_of
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, to_plain
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
-from harness.probe.ranks import RankError, World, measure_on_ranks
+from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
 from harness.probe.scripted import device_by_path
+from harness.probe.witness import Witness
 from harness.specs import lookup
 
 # What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
@@ -69,6 +70,7 @@ class WorkerSession:
         self._started_at = ""
         self._is_warm = False
         self._world: tuple[str, World] | None = None
+        self._witness = Witness()
 
     @property
     def facts(self) -> DeviceFacts:
@@ -121,6 +123,9 @@ class WorkerSession:
         protocol = self.protocol(case)
         allowance_s = getattr(self.device, "allowance_s", _ALLOWANCE_S)  # a scripted device needs less
         limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + allowance_s
+        if "ranks" in case.params:
+            # Ranks have limits of their own, which end sooner and tell more: two worlds start, one answer fails.
+            limit_s += 2 * START_LIMIT_S + ANSWER_LIMIT_S
         self._write("started", worker=self.task.worker, key=case.key, limit_s=limit_s)
 
     def measure(self, case: Case, subject: Subject) -> Record:
@@ -137,7 +142,11 @@ class WorkerSession:
             self._world = (f"{family}/{ranks}", World(ranks, self.facts.kind))
         try:
             world, injected = self._world[1], self.injected(case)
-            return self.record(case, measure_on_ranks(case, world, body, how, self.protocol(case), injected))
+            measurement = measure_on_ranks(case, world, body, how, self.protocol(case), injected)
+            if measurement.telemetry is not None:
+                telemetry = self._witness.complete(case, measurement.telemetry, body, how)
+                measurement = replace(measurement, telemetry=telemetry)
+            return self.record(case, measurement)
         except RankError:
             self._close_world()
             raise
@@ -197,6 +206,7 @@ class WorkerSession:
     def close(self) -> None:
         """End the ranks, close the journal."""
         self._close_world()
+        self._witness.close()
         if self._journal is not None:
             self._journal.close()
 

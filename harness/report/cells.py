@@ -100,6 +100,8 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
     has_cycles = is_compute and any(r.cycles is not None for r in rows)
     time = column(("time a", "launch"), "{} a launch", lambda r: units.format_time(r.time_s))
     has_time = not is_compute and any(r.time_s is not None for r in rows)
+    host = column(("host", "a launch"), "{} of it until the call returns", lambda r: units.format_time(r.host_time_s))
+    rank_spread = percents(("rank", "spread"), "ranks {} apart", lambda r: r.rank_spread_ratio)
     energy_units = {row.figures[0].unit for row in rows if row.figures and row.figures[0].unit in ("B", "FLOP")}
     unit = next(iter(energy_units)) if len(energy_units) == 1 else ""
     energy_spread = (
@@ -120,6 +122,8 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
         *([at_clock, *of_clock] if is_compute else []),
         *([cycles] if has_cycles else []),
         *([time] if has_time else []),
+        *([replace(host, extra=True)] if any(r.host_time_s is not None for r in rows) else []),
+        *(replace(c, extra=True) for c in rank_spread),
         *(replace(c, extra=True) for c in busy),
         column(("MHz true", "/ NVML"), "{} MHz true / NVML", _format_clocks),
         column(("", "W"), "{} W", lambda r: units.format_number(r.power_w)),

@@ -83,6 +83,8 @@ class Row:
     dram_busy_ratio: float | None
     limited_by: str
     marks: tuple[str, ...]
+    host_time_s: float | None = None
+    rank_spread_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,14 @@ def _table(family: str, runs: Sequence[Run], known: Mapping[str, KnownSpread], l
     card = runs[0].environment.get("card")
     spreads = [spread for key in cases if (spread := known.get(key))]
     known_remark = _known_remark(spreads, str(card.value) if card else "")
-    remarks = (*_gaps(records), known_remark, _l2_remark(records), _power_remark(records), last_remark)
+    remarks = (
+        *_gaps(records),
+        known_remark,
+        _algorithm_remark(records),
+        _l2_remark(records),
+        _power_remark(records),
+        last_remark,
+    )
     return Table(clean(family), rows, tuple(notes.explained()), tuple(remark for remark in remarks if remark))
 
 
@@ -371,6 +380,8 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSprea
         dram_busy_ratio=_median(t.dram_busy_ratio for t in telemetries),
         limited_by=_limits(records),
         marks=notes.marks(key, records),
+        host_time_s=median("host_time"),
+        rank_spread_ratio=median("rank_spread"),
     )
 
 
@@ -527,6 +538,14 @@ def _l2_remark(records: Sequence[Record]) -> str:
     if not shares:
         return ""
     return f"share of the traffic that L2 could serve: at most {units.format_percent(max(shares))}"
+
+
+def _algorithm_remark(records: Sequence[Record]) -> str:
+    """What NCCL chose, the most frequent first."""
+    told = [(r.key, f"{t.algorithm} {t.protocol}") for r in records if (t := r.telemetry) and t.algorithm]
+    counts = Counter(clean(choice) for _, choice in dict.fromkeys(told))
+    said = ", ".join(f"{choice} ({counted(count, 'case')})" for choice, count in counts.most_common())
+    return f"NCCL chose {said}" if said else ""
 
 
 def _power_remark(records: Sequence[Record]) -> str:

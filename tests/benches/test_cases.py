@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benches import bench_collectives, bench_driver, bench_gemm, bench_memory
+from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 
 FAMILIES = (bench_collectives, bench_gemm, bench_memory, bench_driver)
@@ -145,9 +146,9 @@ def test_collectives_need_two_gpus_and_say_so():
 
 @pytest.mark.parametrize(("profile", "factor"), [("standard", 64), ("full", 8)])
 def test_all_reduce_goes_from_8_bytes_to_8_gib(profile, factor):
-    sizes = [
-        case.params["bytes"] for case in bench_collectives.cases(profile, TWO_H200) if case.params["dtype"] == "fp32"
-    ]
+    planned = {case.key for case in bench_collectives.cases(profile, TWO_H200)}
+    sizes = list(bench_collectives.sizes(8 * 2**30, factor))
+    assert {f"all_reduce/bytes={size},dtype=fp32,impl=nccl,ranks=2" for size in sizes} <= planned
     assert sizes[0] == 8
     assert sizes[1] == 8 * factor
     assert sizes[-1] == 8 * 2**30
@@ -158,6 +159,58 @@ def test_bus_bytes_are_two_times_n_minus_one_over_n(ranks, bus_share):
     case = bench_collectives.all_reduce_case(800, "fp32", ranks, replace(H200, gpu_count=ranks))
     assert case.work[0].amount == bus_share * 800
     assert case.work[1].amount == 800
+
+
+@pytest.mark.parametrize("op", bench_collectives.BUS_FACTORS)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_bus_factors_are_those_by_which_nccl_tests_recordings_are_read(op, ranks):
+    theirs = nccl_tests.FACTORS[{"all_to_all": "alltoall", "send_recv": "sendrecv"}.get(op, op)]
+    assert bench_collectives.BUS_FACTORS[op](ranks) == theirs(ranks)
+
+
+def test_standard_tries_every_operation_and_launch_mode_within_a_minute():
+    cases = [case for case in bench_collectives.few_cases(TWO_H200) if not case.not_applicable]
+    assert {case.op for case in cases} == {*bench_collectives.BUS_FACTORS, "barrier"}
+    assert {case.params["launch"] for case in cases} == {"queued", "loop", "graph", "eager"}
+    assert len(cases) * 4 <= 60  # seconds a case: settling, window, checks
+
+
+def test_parameters_at_their_defaults_leave_the_keys_of_all_reduce_as_they_were():
+    case = bench_collectives.all_reduce_case(8, "fp32", 2, TWO_H200)
+    assert case.key == "all_reduce/bytes=8,dtype=fp32,impl=nccl,ranks=2"
+
+
+def test_sizes_are_rounded_to_whole_parts_of_three_ranks():
+    three = replace(H200, gpu_count=3)
+    of_parts = [bench_collectives.case_of("all_gather", size, "fp32", three).params["bytes"] for size in (8, 64)]
+    assert of_parts == [12, 60]
+    assert bench_collectives.case_of("all_reduce", 64, "fp32", three).params["bytes"] == 64
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "launch", "device", "told"),
+    [
+        ("all_reduce", "fp32", "graph", CPU, "CUDA graphs need a GPU"),
+        ("all_gather", "fp8_e5m2", "queued", CPU, "gloo has no 8-bit floats"),
+        ("reduce", "fp8_e4m3", "queued", replace(A100, gpu_count=2), "from compute capability 9.0 on"),
+        ("all_gather", "fp8_e4m3", "queued", replace(A100, gpu_count=2), ""),
+        ("all_reduce", "fp8_e5m2", "queued", replace(H200, gpu_count=9), "a sum over 9 ranks is not exact in fp8_e5m2"),
+        ("all_reduce", "fp8_e5m2", "queued", TWO_H200, ""),
+    ],
+)
+def test_what_backend_or_type_cannot_do_is_said(op, dtype, launch, device, told):
+    reason = bench_collectives.case_of(op, 64, dtype, device, launch=launch).not_applicable
+    assert told in reason
+    assert bool(told) == bool(reason)
+
+
+def test_symmetric_memory_is_for_gpus_and_claims_no_share_of_the_link():
+    case = bench_collectives.symmetric_case("one_shot", 8, "bf16", TWO_H200)
+    key = "algorithm=one_shot,buffers=out_of_place,bytes=8,dtype=bf16,impl=symm_mem,launch=graph,ranks=2"
+    assert case.key == f"all_reduce/{key}"
+    assert case.work[0].no_peak == "the bus bytes are a ring's, one-shot moves its own"
+    on_cpu = bench_collectives.symmetric_case("two_shot", 8, "bf16", CPU)
+    assert on_cpu.not_applicable == "symmetric memory is that of NVIDIA GPUs"
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():

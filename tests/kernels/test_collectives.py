@@ -44,6 +44,7 @@ def test_size_is_that_of_the_buffer_in_bytes(alone, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_right_sum_has_no_wrong_elements_on_any_rank(together, ranks, dtype):
+    assert collectives.largest_value(dtype, ranks) > 0
     bodies = together(ranks, dtype=dtype)
     assert [body.wrong_elements() for body in bodies] == [0] * ranks
 
@@ -125,9 +126,74 @@ def test_launches_before_overflow(alone, dtype, ranks, launches):
     assert AllReduce("cpu", 0, ranks, 64, dtype).launches_before_overflow() == launches
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if DTYPES[dtype].is_floating_point])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 9, 16])
 def test_values_stay_finite_for_as_many_launches_as_are_allowed(alone, dtype, ranks):
     launches = AllReduce("cpu", 0, ranks, 64, dtype).launches_before_overflow()
     assert launches >= 1
     assert 8.0 * float(ranks) ** launches <= torch.finfo(DTYPES[dtype]).max
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_every_sum_has_a_value_of_its_own_in_the_type(dtype, ranks):
+    most = collectives.largest_value(dtype, ranks) * ranks
+    sums = torch.arange(-most, most + 1)
+    assert torch.equal(sums.to(DTYPES[dtype]).double(), sums.double())
+
+
+def test_types_too_small_for_so_many_ranks_have_no_data():
+    assert (collectives.largest_value("fp8_e5m2", 9), collectives.largest_value("bf16", 8)) == (0, 8)
+
+
+@pytest.mark.parametrize(("dtype", "ranks"), [("fp32", 2), ("bf16", 4), ("fp16", 2), ("fp32", 3), ("int32", 2)])
+def test_sums_in_place_are_known_exactly_after_as_many_launches_as_a_graph_holds(together, dtype, ranks):
+    bodies = together(ranks, dtype=dtype)
+    launches = min(body.launches_that_can_be_checked() for body in bodies)
+    assert launches > 1
+    for _ in range(launches):
+        total = sum(body.buffer.double() for body in bodies)
+        for body in bodies:
+            body.buffer.copy_(total)
+    assert [body.wrong_after(launches) for body in bodies] == [0] * ranks
+    assert bodies[0].wrong_after(launches - 1) > 0
+
+
+def test_next_number_of_launches_would_not_be_exact(alone):
+    assert AllReduce("cpu", 0, 3, 64, "bf16").launches_that_can_be_checked() == 3  # 8 * 3**3 = 216 of 256
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("all_reduce", [[(0, 0), (1, 0), (2, 0)]]),
+        ("all_gather", [[(0, 0)], [(1, 0)], [(2, 0)]]),
+        ("reduce_scatter", [[(0, 1), (1, 1), (2, 1)]]),
+        ("all_to_all", [[(0, 1)], [(1, 1)], [(2, 1)]]),
+        ("broadcast", [[(0, 0)]]),
+        ("reduce", []),
+        ("send_recv", [[(0, 0)]]),
+    ],
+)
+def test_what_rank_1_of_3_must_get(op, expected):
+    buffers = "out_of_place" if op in ("all_to_all", "send_recv") else "in_place"
+    assert collectives.collective("cpu", 1, 3, op, 48, "fp32", buffers).expected() == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "buffers", "given", "result"),
+    [
+        ("all_reduce", "in_place", 12, 12),
+        ("all_gather", "in_place", 4, 12),
+        ("all_gather", "out_of_place", 4, 12),
+        ("reduce_scatter", "in_place", 12, 4),
+        ("reduce_scatter", "out_of_place", 12, 4),
+        ("all_to_all", "out_of_place", 12, 12),
+        ("send_recv", "out_of_place", 12, 12),
+    ],
+)
+def test_size_is_the_larger_of_what_a_rank_gives_and_gets(op, buffers, given, result):
+    body = collectives.collective("cpu", 1, 3, op, 48, "fp32", buffers)
+    assert (body.given.numel(), body.result.numel()) == (given, result)
+    overlaps = body.given.untyped_storage().data_ptr() == body.result.untyped_storage().data_ptr()
+    assert overlaps == (buffers == "in_place")

@@ -81,6 +81,7 @@ def test_group_is_over_when_its_slowest_rank_is_done():
     samples = slowest([[2.0, 4.0], [3.0, 1.0]], Pace("stream", 10, 0.2), "cuda_event")
     assert samples.seconds == (0.3, 0.4)
     assert (samples.window_s, samples.launches) == (7.0, 20)
+    assert samples.rank_seconds == (0.3, 0.2)
 
 
 def test_rank_whose_group_took_no_time_is_refused():

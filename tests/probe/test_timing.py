@@ -8,7 +8,15 @@ import torch
 
 from harness.probe import timing
 from harness.probe.load import Injected, Pace
-from harness.probe.timing import BlockedGroups, GroupQueue, choose_pace, graph_queue, open_queue, stream_queue
+from harness.probe.timing import (
+    BlockedGroups,
+    GroupQueue,
+    LoopGroups,
+    choose_pace,
+    graph_queue,
+    open_queue,
+    stream_queue,
+)
 
 
 class Stream:
@@ -272,7 +280,8 @@ def test_error_that_is_not_cudas_is_not_hidden_by_the_fallback(graphs):
 
 
 def test_queue_is_opened_as_the_pace_says(stream):
-    for kind, made in (("stream", GroupQueue), ("blocked", BlockedGroups)):
+    kinds = (("stream", GroupQueue), ("blocked", BlockedGroups), ("loop", LoopGroups), ("eager", LoopGroups))
+    for kind, made in kinds:
         pace, queue = open_queue(stream.launch, Pace(kind, 1, 1.0), None)
         assert (pace.queue, type(queue)) == (kind, made)
 
@@ -330,6 +339,31 @@ def test_drain_closes_the_last_blocked_group_with_a_stamp(stream):
     assert groups.mean_clock(0, 1) is None
     groups.drain()
     assert groups.mean_clock(0, 1).mean_mhz == 1000.0
+
+
+# --- the host in the way ---------------------------------------------------------------------------------------------
+
+
+def test_loop_begins_on_an_idle_device_and_has_no_blocking_kernel(stream):
+    prologue_done = []
+    groups = LoopGroups(stream.launch, Pace("loop", 2, 1.0), None, lambda: stream.add("prologue"))
+    launch = groups._launch
+    groups._launch = lambda i: (prologue_done.append(stream.done), launch(i))
+    group = groups.run_group()
+    assert names(stream) == ["prologue", "event", 0, 1, "event"]
+    assert prologue_done[0] == 1  # the prologue had run before the first launch was made
+    assert (group.seconds, group.launches, group.starved) == (0.002, 2, False)
+    groups.run_group()
+    assert names(stream)[-3:] == [2, 3, "event"]
+
+
+def test_eager_launch_is_timed_by_the_host_from_call_to_end_and_to_return(stream, monkeypatch):
+    ticks = iter([1.0, 1.25, 2.0, 3.0, 3.25, 5.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    groups = LoopGroups(stream.launch, Pace("eager", 1, 1.0), None)
+    told = [groups.run_group() for _ in range(2)]
+    assert [(group.seconds, group.host_s) for group in told] == [(1.0, 0.25), (2.0, 0.25)]
+    assert names(stream) == [0, 1]
 
 
 # --- the pace --------------------------------------------------------------------------------------------------------

@@ -8,11 +8,23 @@ import pytest
 from harness.assembly import run_from_events
 from harness.errors import ExitCode, HarnessError
 from harness.journal import read_events
-from harness.model import Case, DeviceFacts, Order, Record, Ruler, RulerPart, Work, from_plain, to_plain
+from harness.model import (
+    Case,
+    DeviceFacts,
+    Order,
+    Record,
+    Ruler,
+    RulerPart,
+    Samples,
+    Telemetry,
+    Work,
+    from_plain,
+    to_plain,
+)
 from harness.probe import device as probe_device
 from harness.probe import worker
-from harness.probe.measure import CheckFailedError, Subject
-from harness.probe.ranks import RankError
+from harness.probe.measure import CheckFailedError, Measurement, Subject
+from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError
 from harness.probe.worker import DuplicateKeyError, Task, WorkerSession, is_wanted, one_line, open_session, read_task
 from tests.doubles import MeasuredDevice, ScriptedChecker, ScriptedDevice
 
@@ -298,6 +310,39 @@ def test_checked_case_has_no_figures():
 def test_case_that_cannot_run_here_keeps_its_reason():
     record = session().not_applicable(case(not_applicable="no fp8"), "skipped")
     assert (record.outcome, record.reason, record.wall_s, record.started_at) == ("not_applicable", "no fp8", None, "")
+
+
+def test_ranks_have_the_time_to_start_and_to_give_up_by_themselves(tmp_path):
+    """The supervisor killed a worker while its ranks were still starting: the case failed without a reason."""
+    path = tmp_path / "j"
+    running = session(journal=str(path))
+    running.begin(running.plan("collectives", [ranks_case()])[0])
+    running.close()
+    started = read_events(path)[-1]
+    assert started["limit_s"] == pytest.approx(3 * 0.2 + 90 + 2 * START_LIMIT_S + ANSWER_LIMIT_S)
+
+
+def test_what_nccl_chose_is_in_the_record(monkeypatch):
+    class World:
+        """Ranks that do nothing."""
+
+        def __init__(self, ranks, device):
+            pass
+
+        def close(self):
+            """Gone."""
+
+    samples = Samples((1.0, 1.0), 1, 2.0, "cuda_event", "stream")
+    monkeypatch.setattr(worker, "World", World)
+    monkeypatch.setattr(worker, "measure_on_ranks", lambda *_: Measurement((), samples, Telemetry(power_w=1.0)))
+    running = session()
+    planned = running.plan("collectives", [ranks_case()])[0]
+
+    def complete(case, telemetry, body, how):
+        return dataclasses.replace(telemetry, algorithm=f"ring of {body}")
+
+    monkeypatch.setattr(running._witness, "complete", complete)
+    assert running.measure_on_ranks(planned, "body", {}).telemetry.algorithm == "ring of body"
 
 
 def test_world_that_failed_is_closed_and_the_next_case_gets_a_new_one(monkeypatch):

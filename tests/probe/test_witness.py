@@ -1,0 +1,93 @@
+"""NCCL's choice asked of a second world, which is a list here."""
+
+from typing import ClassVar
+
+import pytest
+
+from harness.model import Case, Telemetry, Work
+from harness.probe import witness
+from harness.probe.ranks import RankError
+from harness.probe.witness import Witness
+
+LINE = "node:1:1 [0] NCCL INFO AllReduce: {} Bytes -> Algo {} proto SIMPLE channel{{Lo..Hi}}={{0..23}}\n"
+
+
+def all_reduce(size_bytes: int, impl: str = "nccl", **more: str) -> Case:
+    params = {"bytes": size_bytes, "impl": impl, "ranks": 2, **more}
+    return Case("all_reduce", params, (Work(1.0, "B", None, "bus"),))
+
+
+class World:
+    """Ranks that write a line at every launch."""
+
+    made: ClassVar[list["World"]] = []
+    fails = False
+
+    def __init__(self, ranks, device, variables):
+        self.asked, self.log, self.is_closed = [], "", False
+        self.variables = variables
+        World.made.append(self)
+
+    def ask(self, command, *arguments, limit_s):
+        """Write what NCCL would."""
+        self.asked.append((command, *arguments))
+        if World.fails:
+            raise RankError("rank 1 of 2 died in 'open' (exit code 1)")
+        if command == "open":
+            self.size_bytes = arguments[1]["size_bytes"]
+        if command == "run_once":
+            self.log += LINE.format(self.size_bytes, "NVLS" if arguments[0] == "graph" else "RING")
+
+    def backend_log(self, rank):
+        """All that rank 0 wrote."""
+        return self.log if rank == 0 else ""
+
+    def close(self):
+        """Gone."""
+        self.is_closed = True
+
+
+@pytest.fixture(autouse=True)
+def worlds(monkeypatch):
+    monkeypatch.setattr(witness, "World", World)
+    monkeypatch.setattr(World, "made", [])
+    monkeypatch.setattr(World, "fails", False)
+    return World
+
+
+def told(asked: Witness, case: Case) -> Telemetry:
+    return asked.complete(case, Telemetry(), "body", {"size_bytes": case.params["bytes"]})
+
+
+def test_each_case_gets_the_choice_of_its_own_launch(worlds):
+    asked = Witness()
+    assert (told(asked, all_reduce(8)).algorithm, told(asked, all_reduce(8, launch="graph")).algorithm) == (
+        "ring",
+        "nvls",
+    )
+    found = told(asked, all_reduce(64))
+    assert (found.algorithm, found.protocol, found.channels) == ("ring", "simple", 24)
+    assert len(worlds.made) == 1
+    assert worlds.made[0].variables == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+    asked.close()
+    assert worlds.made[0].is_closed
+
+
+def test_gloo_is_not_asked(worlds):
+    assert told(Witness(), all_reduce(8, impl="gloo")) == Telemetry()
+    assert worlds.made == []
+
+
+def test_operation_without_a_line_has_a_reason(worlds):
+    case = Case("send_recv", {"bytes": 8, "impl": "nccl", "ranks": 2}, (Work(1.0, "B", None, "bus"),))
+    assert told(Witness(), case).missing == {
+        "algorithm": "NCCL's debug file does not tell the algorithm of this operation"
+    }
+
+
+def test_witness_that_failed_is_not_made_again_and_costs_no_figure(worlds):
+    worlds.fails = True
+    asked = Witness()
+    reasons = [told(asked, all_reduce(8)).missing["algorithm"] for _ in range(2)]
+    assert reasons == ["the ranks that tell the algorithm failed: rank 1 of 2 died in 'open' (exit code 1)"] * 2
+    assert [world.is_closed for world in worlds.made] == [True]
