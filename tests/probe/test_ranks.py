@@ -99,7 +99,8 @@ def test_ranks_are_told_what_to_do_beyond_what_is_counted():
         def ask(self, command, *arguments, **_):
             """The same from both."""
             self.asked.append((command, arguments))
-            ran = {"seconds": [0.01] * 4, "starved": 0, "timer": "perf_counter", "telemetry": Telemetry()}
+            ran = {"seconds": [0.01] * 4, "starved": 0, "timer": "perf_counter"}
+            ran |= {"telemetry": Telemetry(), "host_s": None}
             return {"check": [0, 0], "most_launches": [10, 10], "probe": [(0.003, 0.003)] * 2, "run": [ran, ran]}.get(
                 command, [None, None]
             )
