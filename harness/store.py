@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.journal import is_deeper
 from harness.model import (
     Metric,
     Record,
@@ -40,6 +41,8 @@ PYTEST_BENCHMARK_VERSION = "5.3.1"
 
 SIZE_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 24
+# What a run file is called until it is whole: `.run-001.json.<pid>.tmp`.
+UNFINISHED_SUFFIX = ".tmp"
 # The window is the sum of its groups; rounding the samples moves that by 1e-7.
 WINDOW_TOLERANCE_RATIO = 0.01
 
@@ -92,11 +95,16 @@ def compose(run: Run) -> dict[str, Any]:
     return document
 
 
+def check(run: Run, path: Path) -> None:
+    """Raise unless `load` would read what `save` would write there: a run may be put together of damaged parts."""
+    _to_run(json.loads(json.dumps(compose(run), allow_nan=False)), path)
+
+
 def save(run: Run, path: Path) -> None:
     """Write a run file whole: whoever reads the path finds the old file or the new one, never a part."""
     text = json.dumps(compose(run), allow_nan=False, separators=(",", ":"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED_SUFFIX}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(text + "\n")
@@ -313,7 +321,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict):
         raise HarnessError(f"{path} is not a run file of {SUITE_NAME}: it holds no JSON object. Name another file.")
-    if _is_deeper(document, DEPTH_LIMIT):
+    if is_deeper(document, DEPTH_LIMIT):
         raise HarnessError(f"{path} is nested more than {DEPTH_LIMIT} deep; no run file is.")
     return document
 
@@ -338,20 +346,6 @@ def _small(text: str) -> int:
     if len(text) > len(str(2**63)):
         raise ValueError(f"a whole number of {len(text)} digits is none of ours")
     return int(text)
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _one_line(text: object) -> str:
