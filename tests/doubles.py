@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -182,11 +183,16 @@ class ScriptedChecker:
 
 
 def die(how: str) -> None:
-    """End this process as broken hardware would: `segfault`, `exit`, or `hang` for longer than any watchdog waits."""
+    """End this process as broken hardware would: `segfault`, `exit`, or hang for longer than any watchdog waits.
+
+    `compiles` hangs in a program that it started, as a compiler that never ends does.
+    """
     if how == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "exit":
         os._exit(3)
+    if how == "compiles":
+        subprocess.run(["sleep", "3600"], check=True)
     time.sleep(3600)
 
 
