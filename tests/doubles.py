@@ -109,6 +109,14 @@ class ImpatientDevice(ScriptedDevice):
     allowance_s = 0.6
 
 
+class PacedDevice(ScriptedDevice):
+    """A scripted device that rests after every case, so that a kill at any moment finds a run in its middle."""
+
+    def release(self) -> None:
+        """Nothing is held; a breath is taken."""
+        time.sleep(0.1)
+
+
 class LostDevice(ScriptedDevice):
     """A scripted device that can be opened once: the file that OFPEAK_TEST_LOST names remembers."""
 
