@@ -1,6 +1,7 @@
 """Hostile run files through everything that reads them, in this process: loaded, or refused in one line."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -14,6 +15,8 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import typer.main
 
 from harness import digest_files, store
 from harness.cli import app
@@ -58,6 +61,7 @@ def decide_share(base: Path, count: int, seed: int) -> Decisions:
     """One process's share."""
     base.mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(base / "cache")
+    typer.main.get_command = functools.cache(typer.main.get_command)  # it builds every verb anew, each time
     path, other = base / "mutant.json", base / "other.json"
     found = Decisions()
     reference = next(iter(sorted((app_root() / "results" / "baselines").rglob("run-*.json"))))

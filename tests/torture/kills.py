@@ -68,11 +68,11 @@ def unbroken(base: Path) -> tuple[dict[str, str], float]:
 
 
 def kill_many(base: Path, count: int, seed: int) -> list[Killed]:
-    """So many runs, killed at moments from the start to a little after the end, in every way in turn."""
+    """So many runs, killed at moments from the start to after the end, in every way in turn."""
     expected, whole_s = unbroken(base)
     rng = random.Random(seed)
     ways = [list(KILLS)[number % len(KILLS)] for number in range(count)]
-    moments = [rng.uniform(0.0, 1.1 * whole_s) for _ in range(count)]
+    moments = [rng.uniform(0.0, 1.3 * whole_s) for _ in range(count)]
     with ThreadPoolExecutor(_WORKERS) as pool:
         tasks = [
             pool.submit(kill_one, base / f"kill-{number:03d}", way, moment, expected)
