@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing: `python -m tests.torture.atheris_importers -max_total_time=600 FOLDER tests/corpus`.
 
-New inputs go to FOLDER, the corpus is where it begins. Atheris is no dependency of the suite: install it where this runs.
+New inputs go to FOLDER, the corpus is where it begins. Atheris is no dependency of the suite: it must be installed.
 """
 
 import sys
