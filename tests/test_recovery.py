@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.journal import Journal, JournalError
 from harness.model import Record, to_plain
 from harness.recovery import recover
-from harness.sets import plan_resume
+from harness.sets import locked, plan_resume
 from tests.hand_made_journals import KEYS, events, run_of_three, write
 
 pytest.importorskip("pydantic")
@@ -295,3 +295,20 @@ def test_a_line_that_a_full_disk_cut_costs_only_itself(tmp_path: Path, monkeypat
 
 def record_line(record: Record) -> dict[str, object]:
     return {"worker": 0, "record": to_plain(replace(record, predecessor=""))}
+
+
+def test_a_set_that_a_run_is_writing_into_is_left_alone(killed: Path, capsys: pytest.CaptureFixture[str]):
+    """Recovering beside a living run would have put an older state in place of what that run saves."""
+    with locked(killed):
+        assert said(capsys, killed) == (
+            5,
+            "",
+            f"ofpeak: another run is writing into {killed}. Wait for it, or name another folder with OUT=.\n",
+        )
+    assert not (killed / "run-001.json").exists()
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next_run(killed: Path):
+    (killed / ".run-001.json.4711.tmp").write_text("{")
+    with locked(killed):
+        assert sorted(path.name for path in killed.iterdir()) == [".lock", "run-001.jsonl"]
