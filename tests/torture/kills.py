@@ -33,6 +33,9 @@ PACED = {"OFPEAK_TEST_DEVICE": "PacedDevice"}
 REAL = ("run", "--device", "cpu", "--profile", "smoke", "--only", "copy read gemm")
 _GONE_LIMIT_S = 60.0
 _WORKERS = 2
+_FROM_PLAN_RATIO = 0.75
+# Ten cases, each with a rest of 0.1 s after it, and a little more.
+_CASES_S = 1.2
 
 
 @dataclass(frozen=True)
@@ -72,20 +75,28 @@ def kill_many(base: Path, count: int, seed: int) -> list[Killed]:
     expected, whole_s = unbroken(base)
     rng = random.Random(seed)
     ways = [list(KILLS)[number % len(KILLS)] for number in range(count)]
-    moments = [rng.uniform(0.0, 1.3 * whole_s) for _ in range(count)]
+    moments = [_moment(rng, whole_s) for _ in range(count)]
     with ThreadPoolExecutor(_WORKERS) as pool:
         tasks = [
-            pool.submit(kill_one, base / f"kill-{number:03d}", way, moment, expected)
+            pool.submit(kill_one, base / f"kill-{number:03d}", way, *moment, expected)
             for number, (way, moment) in enumerate(zip(ways, moments, strict=True))
         ]
         return [task.result() for task in tasks]
 
 
-def kill_one(base: Path, how: str, after_s: float, expected: dict[str, str]) -> Killed:
+def _moment(rng: random.Random, whole_s: float) -> tuple[float, bool]:
+    """Seconds from the start, or more often from the plan: starting takes as long as the cases do."""
+    is_from_plan = rng.random() < _FROM_PLAN_RATIO
+    return rng.uniform(0.0, _CASES_S if is_from_plan else 1.3 * whole_s), is_from_plan
+
+
+def kill_one(base: Path, how: str, after_s: float, is_from_plan: bool, expected: dict[str, str]) -> Killed:
     """One run, killed after so many seconds, recovered and resumed."""
     folder, temporary = base / "set", base / "tmp"
     temporary.mkdir(parents=True)
     supervisor = start(*("run", "--only", ONLY, "--out", folder), environment={**PACED, "TMPDIR": str(temporary)})
+    if is_from_plan:
+        wait_until(lambda: _has_plan(folder / "run-001.jsonl"), "the plan is made", _GONE_LIMIT_S)
     time.sleep(after_s)
     below = [supervisor.pid, *children(supervisor.pid)]
     with suppress(ProcessLookupError, ValueError):  # it had ended, or had no worker yet
@@ -96,6 +107,10 @@ def kill_one(base: Path, how: str, after_s: float, expected: dict[str, str]) -> 
     # A worker alone does not end a run: it is whole, with one case failed.
     lost = {"failed"} if how == "SIGKILL of the worker" else set()
     return Killed(how, after_s, len(finished), problem or _recover_and_resume(folder, finished, expected, lost))
+
+
+def _has_plan(journal: Path) -> bool:
+    return journal.exists() and b'{"event":"plan"' in journal.read_bytes()
 
 
 def _leftovers(sessions: Sequence[int], temporary: Path) -> str:
