@@ -274,6 +274,8 @@ def _check_records(records: Sequence[Record], where: str) -> None:
         if record.key in keys:
             raise HarnessError(f"{where}: {_one_line(record.key)} is there twice. A run measures a case once.")
         keys.add(record.key)
+        if record.key != record.case.key:
+            raise HarnessError(f"{where}: {_one_line(record.key)} is not the key of its case {record.case.key}.")
         if record.outcome == "measured":
             problem = "it is measured but has no samples" if record.samples is None else _problem_of(record.samples)
             if problem:
