@@ -100,9 +100,16 @@ def check(run: Run, path: Path) -> None:
     _to_run(json.loads(json.dumps(compose(run), allow_nan=False)), path)
 
 
+def refuse_special(path: Path) -> None:
+    """Raise for a device or a pipe: a file that is put in place at once would replace it, also /dev/null."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise HarnessError(f"{path} is a device or a pipe, not a file; it is kept. Name another file with -o.")
+
+
 def save(run: Run, path: Path) -> None:
     """Write a run file whole: whoever reads the path finds the old file or the new one, never a part."""
     text = json.dumps(compose(run), allow_nan=False, separators=(",", ":"))
+    refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED_SUFFIX}")
     try:

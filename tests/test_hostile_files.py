@@ -1,8 +1,10 @@
 """Run files from elsewhere: whatever text they hold, it is printed as text, and no path in them is ever opened."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,25 @@ def test_text_of_a_file_moves_no_cursor_and_is_no_markup(
         assert "<script>alert" not in text
     if "Markdown" not in verb and verb != "report" and status == 0:
         assert "[bold]" in text or verb in ("export", "noise")  # it was not read as markup
+
+
+@pytest.mark.parametrize("verb", ["report", "noise", "export"])
+def test_a_device_or_pipe_is_never_replaced_by_a_file(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`export -o /dev/null` of root put a regular file in place of the device."""
+    files = tmp_path / "a.json", tmp_path / "b.json"
+    for file in files:
+        store.save(replace(hand_made.gpu_run(record(1024)), run_id=file.stem), file)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert exit_status([part.format(file=files[0], other=files[1], out=pipe) for part in VERBS[verb]]) == 5
+    complaint = capsys.readouterr().err
+    if verb != "noise":  # which two runs without a spread do not reach
+        assert complaint == (
+            f"ofpeak: {pipe} is a device or a pipe, not a file; it is kept. Name another file with -o.\n"
+        )
+    assert pipe.is_fifo()
+    with pytest.raises(HarnessError, match="is a device or a pipe"):
+        store.save(hand_made.gpu_run(record(1024)), pipe)
 
 
 @pytest.fixture
