@@ -65,11 +65,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--short", action="store_true", help="what CI runs, within a minute")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--kills", type=int, help="how many runs are killed")
+    parser.add_argument("--mutants", type=int, help="how many damaged run files are read")
     parser.add_argument("--row", default="", help="one row alone, for example killed")
     parser.add_argument("--imports-s", type=float, help="seconds of fuzzing the importers")
     given = parser.parse_args(arguments)
     form = SHORT if given.short else LONG
     count = form.kills if given.kills is None else given.kills
+    mutants = form.mutants if given.mutants is None else given.mutants
     imports_s = form.imports_s if given.imports_s is None else given.imports_s
     sys.stdout.write(f"seed {given.seed}\n")
     with tempfile.TemporaryDirectory(prefix="ofpeak-torture-") as folder:
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             "killed": lambda: killed(base / "kills", count, given.seed),
             "real": lambda: real(base / "real"),
             "cut": lambda: cut(base / "cuts", form.cut_step),
-            "mutated": lambda: mutated(base / "mutants", form.mutants, given.seed),
+            "mutated": lambda: mutated(base / "mutants", mutants, given.seed),
             "imported": lambda: imported(imports_s, given.seed),
             "faults": lambda: faults(base / "faults"),
             "readers": lambda: readers(base / "readers", form.readers),
