@@ -19,7 +19,7 @@ OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option
   $(call option,DECLARE,declare) $(call option,INJECT,inject) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
-.PHONY: help bench compare gate report test check fmt speed gate-calibration schema clean
+.PHONY: help bench compare gate report test check fmt speed gate-calibration schema lock torture clean
 
 # What compare and report look at unless told: the committed runs, the peers' recordings on the same model, and
 # published figures. Only cases with equal keys are compared, and the protocol is part of a key.
@@ -77,12 +77,29 @@ gate-calibration: $(READY) ## simulate how often the gate is right; writes docs/
 schema: $(READY) ## write harness/run.schema.json anew from the data model
 	$(VENV)/bin/python -c "from harness import store; print(store.schema_text(), end='')" > harness/run.schema.json
 
+# What comes with a build of torch is left to that build.
+torchs = torch cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+  nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
+  nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+
+lock: ## write requirements.lock anew from pyproject.toml; needs uv, keeps what is locked unless UPGRADE=PACKAGE
+	uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make lock' --quiet \
+	  $(addprefix --no-emit-package ,$(torchs)) $(if $(call given,UPGRADE),--upgrade-package '$(UPGRADE)') \
+	  --output-file requirements.lock
+
+torture: $(READY) ## what a run survives, as a table: kills, cuts, hostile files, faults (20 minutes); FORM=--short
+	$(VENV)/bin/python -m tests.torture $(call given,FORM)
+
 clean: ## remove the environment and caches; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache build dist *.egg-info
 
-$(READY): pyproject.toml constraints.txt harness/preflight.py
+# The lock first, by hash; then torch, which it cannot hold, and the project itself, built with what the lock installed.
+$(READY): pyproject.toml constraints.txt requirements.lock harness/preflight.py
 	@$(BASE) harness/preflight.py
 	@test -x $(VENV)/bin/python || $(BASE) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --no-build-isolation --editable '.[dev]'
 	@touch $@

@@ -4,7 +4,8 @@
 """
 
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
+from harness.journal import JournalError
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record
 from harness.probe import worker
 from harness.probe.measure import Reference, Subject
@@ -133,7 +135,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         message = f"--inject {aimless} names no case of this run. Name a family or a key that it measures."
         worker_session.refuse(message)
         pytest.exit(message, returncode=int(ExitCode.USAGE))
-    worker_session.announce()
+    with _leaving_without_room():
+        worker_session.announce()
+
+
+@contextmanager
+def _leaving_without_room() -> Iterator[None]:
+    """A worker that cannot keep what it measures measures nothing more, and its supervisor is told by the status."""
+    try:
+        yield
+    except JournalError as error:
+        pytest.exit(str(error), returncode=JournalError.WORKER_STATUS)
 
 
 @pytest.fixture
@@ -207,7 +219,8 @@ def pytest_runtest_makereport(
         return report
     session = item.config.stash[SESSION]
     if report.when == "call" or not report.passed:
-        session.finish(_record_of(session, case, item, call, report))
+        with _leaving_without_room():
+            session.finish(_record_of(session, case, item, call, report))
         session.device.release()
     if report.failed:
         if call.excinfo is not None:

@@ -20,9 +20,17 @@ def run_from_events(events: Iterable[Event]) -> Run:
         for event in events:
             story.add(event)
         return _run_of(story)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError) as error:
         told = " ".join(repr(error).split())[:200]
         raise HarnessError(f"the journal is damaged or of another version of {SUITE_NAME}: {told}") from error
+
+
+def order_of(events: Iterable[Event]) -> Order | None:
+    """What the journal says was ordered, also where nothing was planned; `None` where it does not say."""
+    try:
+        return next((from_plain(Order, event["order"]) for event in events if event["event"] == "order"), None)
+    except (KeyError, TypeError, AttributeError):
+        return None
 
 
 @dataclass
@@ -69,6 +77,7 @@ def _run_of(story: _Story) -> Run:
     first = story.plans[0]
     device = from_plain(DeviceFacts, first["device"])
     _refuse_other_devices(story.plans, device)
+    _refuse_unplanned(story)
     records = (*story.finished.values(), *_not_run(story))
     return Run(
         run_id=story.order["run_id"],
@@ -94,6 +103,13 @@ def _refuse_other_devices(plans: Sequence[Event], device: DeviceFacts) -> None:
             raise HarnessError(
                 f"worker {plan['worker']} found '{name}', the run began on '{device.name}'. A run is of one device."
             )
+
+
+def _refuse_unplanned(story: _Story) -> None:
+    planned = {entry["key"] for plan in story.plans for entry in plan["cases"]}
+    unplanned = next((key for key, record in story.finished.items() if {key, record.case.key} - planned), None)
+    if unplanned is not None:
+        raise ValueError(f"it tells the end of '{unplanned}', which was never planned")
 
 
 def _workers(story: _Story) -> tuple[Worker, ...]:

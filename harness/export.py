@@ -134,6 +134,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Run]], bytes]] = {
 
 def write_whole(content: bytes, path: Path, option: str = "-o") -> None:
     """Write at once: a collector that reads the path finds the old file or the new one, never a part."""
+    store.refuse_special(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

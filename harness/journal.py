@@ -6,32 +6,59 @@ A line cut short by a crash is ignored, everything before it counts.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.errors import HarnessError
+
 Event = dict[str, Any]
+
+# A journal of `full` holds a few MiB; an event is at most a record, which run files nest less deep than this.
+SIZE_LIMIT_BYTES = 64 * 2**20
+DEPTH_LIMIT = 24
+
+
+class JournalError(HarnessError):
+    """An event could not be written: a full disk, a folder that became read-only, a quota."""
+
+    # How a worker leaves, so that its supervisor starts no other: EX_IOERR of sysexits.h, none of pytest's own codes.
+    WORKER_STATUS = 74
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"cannot write {path}: {error.strerror}. Make room there, or use another disk.")
 
 
 class Journal:
-    """Appends events to a file; each is on disk before `write` returns."""
+    """Appends events to a file; each is on disk before `write` returns, or a JournalError says why it is not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size_bytes = os.fstat(self._descriptor).st_size
-        if size_bytes and os.pread(self._descriptor, 1, size_bytes - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # a crash cut the last line: what comes now starts its own
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise JournalError(path, error) from error
 
     def write(self, event: str, **content: Any) -> None:
         """Append one event. NaN and infinity are refused: no reader should meet them.
 
-        One `os.write` a line, so that a supervisor's and a worker's lines never mix.
+        One `os.write` a line where the disk has room, so that a supervisor's and a worker's lines never mix.
         """
-        line = json.dumps({"event": event, **content}, allow_nan=False, separators=(",", ":"))
-        os.write(self._descriptor, line.encode() + b"\n")
-        os.fsync(self._descriptor)
+        line = json.dumps({"event": event, **content}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            rest = b"\n" + line if self._is_torn() else line
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]  # a full disk takes a part first, then refuses
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise JournalError(self.path, error) from error
+
+    def _is_torn(self) -> bool:
+        """Whether a crash or a full disk cut the last line, so that what comes now must start its own."""
+        size_bytes = os.fstat(self._descriptor).st_size
+        return size_bytes > 0 and os.pread(self._descriptor, 1, size_bytes - 1) != b"\n"
 
     def close(self) -> None:
         """Close the file; the events stay."""
@@ -67,8 +94,32 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _parse(line: bytes) -> Event | None:
+    """The event in a line; `None` for what this suite never writes: a torn line, NaN, a line nested without end."""
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = json.loads(line, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    is_event = isinstance(event, dict) and isinstance(event.get("event"), str) and not is_deeper(event, DEPTH_LIMIT)
+    return event if is_event else None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def is_deeper(value: Any, limit: int) -> bool:
+    """Whether dictionaries and lists are nested deeper than that."""
+    level = [value]
+    for _ in range(limit):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -145,6 +145,7 @@ def _is_sound(lean: _LeanFile) -> bool:
         1 <= lean.schema_version <= store.SCHEMA_VERSION  # the lean fields are the same since the first
         and lean.suite.name == store.SUITE_NAME
         and len({record.key for record in records}) == len(records)
+        and all(record.key == record.case.key for record in records)
         and all(record.outcome != "measured" for record in lean.not_measured)
         and all(_is_sound_benchmark(b) for b in lean.benchmarks)
     )

@@ -4,8 +4,8 @@ import fcntl
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from harness import assembly
 from harness.errors import HarnessError
 from harness.journal import Event, read_events
 from harness.model import Order
+from harness.store import UNFINISHED_SUFFIX
 
 _RUN_FILE = re.compile(r"run-(\d+)\.json")
 _JOURNAL = re.compile(r"run-(\d+)\.jsonl")
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Plan:
     skip: tuple[str, ...] = ()
     first_worker: int = 0
     last_key: str = ""
+    is_resumed: bool = False
 
     @property
     def stem(self) -> Path:
@@ -69,11 +72,15 @@ def plan_run(order: Order, folder: Path, benches: Path) -> Plan:
 
 def plan_resume(folder: Path, benches: Path) -> Plan:
     """The rest of the set's last run: what it planned and did not finish, as its journal tells."""
-    journals = _numbered(folder, _JOURNAL)
+    journals = numbered_journals(folder)
     if not journals:
         raise HarnessError(f"nothing to resume: {folder} holds no journal of a run (run-NNN.jsonl).")
     number = max(journals)
-    run = assembly.run_from_events(read_events(journals[number]))
+    events = read_events(journals[number])
+    if not any(event["event"] == "plan" for event in events):
+        # Killed before anything was planned: the order is known, everything is missing.
+        return Plan(_order_of(events, journals[number]), folder, number, benches, is_resumed=True)
+    run = assembly.run_from_events(events)
     if not run.partial:
         raise HarnessError(f"nothing to resume: {journals[number]} finished all {len(run.records)} cases.")
     finished = tuple(r.key for r in run.records if r.outcome != "not_run")
@@ -85,7 +92,20 @@ def plan_resume(folder: Path, benches: Path) -> Plan:
         skip=finished,
         first_worker=1 + max((w.number for w in run.workers), default=-1),
         last_key=finished[-1] if finished else "",
+        is_resumed=True,
     )
+
+
+def _order_of(events: Sequence[Event], journal: Path) -> Order:
+    order = assembly.order_of(events)
+    if order is None:
+        raise HarnessError(f"nothing to resume: {journal} does not tell what was ordered. Start the run anew.")
+    return order
+
+
+def numbered_journals(folder: Path) -> dict[int, Path]:
+    """The journals of a set by the number of their run."""
+    return _numbered(folder, _JOURNAL)
 
 
 def _numbered(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
@@ -96,24 +116,30 @@ def make_writable(folder: Path) -> None:
     """Make the folder, or raise: better before measuring than after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")  # a full disk makes files and refuses bytes
     except OSError as error:
         raise HarnessError(f"cannot write to {folder}: {error.strerror}. Name another folder with OUT=.") from error
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One run at a time in a set: the lock goes with this process, however it ends."""
+def locked(folder: Path, is_written: bool = True) -> Iterator[None]:
+    """One run at a time in a set: the lock goes with this process, however it ends.
+
+    Where nothing `is_written`, a folder that is read-only or was never locked is taken as it is.
+    """
     if not folder.is_dir():
         raise HarnessError(f"there is no set at {folder}.")
     try:
-        lock = (folder / ".lock").open("a+")
+        lock = (folder / _LOCK).open("a+" if is_written else "r")
     except OSError as error:
+        if not is_written:
+            yield
+            return
         raise HarnessError(f"cannot write to {folder}: {error.strerror}. Name another folder with OUT=.") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_EX if is_written else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise HarnessError(
                 f"another run is writing into {folder}. Wait for it, or name another folder with OUT=."
@@ -122,13 +148,22 @@ def locked(folder: Path) -> Iterator[None]:
             raise HarnessError(
                 f"cannot lock {folder}: {error.strerror}. Name a folder on another file system with OUT=."
             ) from error
+        if is_written:
+            _remove_unfinished(folder)
         yield
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a killed run was about to rename; under the lock nobody else writes here."""
+    for path in folder.glob(f".run-*.json.*{UNFINISHED_SUFFIX}"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def refuse_mixed_set(plan: Plan, event: Event) -> None:
     """Raise if the set already holds a run of another card or environment, or this one began in another."""
     before = _earlier_facts(plan)
-    if plan.first_worker:
+    if plan.is_resumed:
         before.append(next(e for e in read_events(plan.journal) if e["event"] == "plan") | {"in": plan.journal})
     for facts in before:
         differing = differences(facts, event)

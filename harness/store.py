@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.journal import is_deeper
 from harness.model import (
     Metric,
     Record,
@@ -42,6 +43,8 @@ PYTEST_BENCHMARK_VERSION = "5.3.1"
 
 SIZE_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 24
+# What a run file is called until it is whole: `.run-001.json.<pid>.tmp`.
+UNFINISHED_SUFFIX = ".tmp"
 # The window is the sum of its groups; rounding the samples moves that by 1e-7.
 WINDOW_TOLERANCE_RATIO = 0.01
 
@@ -94,11 +97,23 @@ def compose(run: Run) -> dict[str, Any]:
     return document
 
 
+def check(run: Run, path: Path) -> None:
+    """Raise unless `load` would read what `save` would write there: a run may be put together of damaged parts."""
+    _to_run(json.loads(json.dumps(compose(run), allow_nan=False)), path)
+
+
+def refuse_special(path: Path) -> None:
+    """Raise for a device or a pipe: a file that is put in place at once would replace it, also /dev/null."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise HarnessError(f"{path} is a device or a pipe, not a file; it is kept. Name another file with -o.")
+
+
 def save(run: Run, path: Path) -> None:
     """Write a run file whole: whoever reads the path finds the old file or the new one, never a part."""
     text = json.dumps(compose(run), allow_nan=False, separators=(",", ":"))
+    refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED_SUFFIX}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(text + "\n")
@@ -268,6 +283,8 @@ def _check_records(records: Sequence[Record], where: str) -> None:
         if record.key in keys:
             raise HarnessError(f"{where}: {_one_line(record.key)} is there twice. A run measures a case once.")
         keys.add(record.key)
+        if record.key != record.case.key:
+            raise HarnessError(f"{where}: {_one_line(record.key)} is not the key of its case {record.case.key}.")
         if record.outcome == "measured":
             problem = "it is measured but has no samples" if record.samples is None else _problem_of(record.samples)
             if problem:
@@ -315,7 +332,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict):
         raise HarnessError(f"{path} is not a run file of {SUITE_NAME}: it holds no JSON object. Name another file.")
-    if _is_deeper(document, DEPTH_LIMIT):
+    if is_deeper(document, DEPTH_LIMIT):
         raise HarnessError(f"{path} is nested more than {DEPTH_LIMIT} deep; no run file is.")
     return document
 
@@ -340,20 +357,6 @@ def _small(text: str) -> int:
     if len(text) > len(str(2**63)):
         raise ValueError(f"a whole number of {len(text)} digits is none of ours")
     return int(text)
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _one_line(text: object) -> str:

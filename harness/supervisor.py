@@ -16,18 +16,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness import __version__, assembly, store
 from harness.errors import ExitCode, HarnessError
-from harness.journal import Event, Journal, Tail, read_events
+from harness.journal import Event, Journal, JournalError, Tail, read_events
 from harness.model import Case, Order, Record, Run, from_plain, to_plain
 from harness.sets import Plan, refuse_mixed_set
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_NO_ROOM = "could not write its journal"
 _PLAN_LIMIT_S = 300.0
 _POLL_S = 0.05
 _GRACE_S = 5.0
@@ -73,9 +75,10 @@ def supervise(plan: Plan, stop: Stop) -> Iterator[Event]:
     except (Interrupted, GeneratorExit, HarnessError) as error:
         supervisor.kill()
         has_news = bool(supervisor.finished - set(plan.skip))
-        if has_news or ((supervisor.planned or past_bytes) and not isinstance(error, HarnessError)):
-            journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
-            save_from_journal(plan.journal, plan.run_file)
+        if has_news or ((supervisor.planned or plan.first_worker) and not isinstance(error, HarnessError)):
+            with suppress(JournalError):  # it only says why the run is partial
+                journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
+            save_from_journal(plan)
         elif past_bytes:
             os.truncate(plan.journal, past_bytes)  # as if it had not been tried: it can still be resumed
         else:
@@ -87,16 +90,68 @@ def supervise(plan: Plan, stop: Stop) -> Iterator[Event]:
         raise
     finally:
         supervisor.kill()
+        supervisor.guard.close()
         journal.close()
-    run = save_from_journal(plan.journal, plan.run_file)
+    run = save_from_journal(plan)
     yield {"event": "saved", "path": str(plan.run_file), "run": run}
 
 
-def save_from_journal(journal: Path, run_file: Path) -> Run:
-    """Compose the run file from the journal and put it in place at once."""
-    run = assembly.run_from_events(read_events(journal))
-    store.save(run, run_file)
+def save_from_journal(plan: Plan) -> Run:
+    """Compose the run file from the journal and put it in place at once.
+
+    Where it cannot be written, what was measured stays in the journal, and the error says how to get it from there.
+    """
+    run = assembly.run_from_events(read_events(plan.journal))
+    try:
+        store.save(run, plan.run_file)
+    except OSError as error:
+        raise HarnessError(
+            f"cannot write {plan.run_file}: {error.strerror}. Finished cases are in {plan.journal}: make room, "
+            f"then `ofpeak recover {plan.folder}`, or `ofpeak recover {plan.journal} -o FILE` on another disk."
+        ) from error
     return run
+
+
+class _Guard:
+    """The process that clears up if this one is killed: see harness/guard.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ROOT / "harness" / "guard.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def tell(self, verb: str, kind: str, name: object) -> None:
+        """Say what is held from now on, or no more; a guard that somebody ended is done without."""
+        with suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{verb} {kind} {name}\n")
+            self._process.stdin.flush()
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder for everything temporary that a worker makes; it goes with the worker, however that ends."""
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="ofpeak-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise HarnessError(
+                f"cannot write to {tempfile.gettempdir()}: {error.strerror}. Make room there, or set TMPDIR."
+            ) from error
+        with folder as path:
+            self.tell("hold", "folder", path)
+            yield Path(path)
+        self.tell("drop", "folder", path)
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        self._process.wait()
 
 
 @dataclass
@@ -109,6 +164,7 @@ class _Supervisor:
     planned: dict[str, dict[str, Any]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     last_key: str = ""
+    guard: _Guard = field(default_factory=_Guard)
     _process: "subprocess.Popen[bytes] | None" = None
 
     def events(self) -> Iterator[Event]:
@@ -135,10 +191,12 @@ class _Supervisor:
             if _group_is_alive(process):
                 _signal_group(process, signum)
                 _wait(process, _GRACE_S)
+        self.guard.tell("drop", "group", process.pid)
         self._process = None
 
     def _open(self) -> None:
-        if self.plan.first_worker:
+        if self.plan.is_resumed:
+            _refuse_other_source(self.plan)
             self.journal.write("resumed", at=_utc_now())
             return
         self.journal.write(
@@ -152,8 +210,9 @@ class _Supervisor:
 
     def _worker(self, number: int, tail: Tail) -> Iterator[Event]:
         """One worker's life. What it was measuring when it died is recorded as failed."""
-        with tempfile.TemporaryDirectory(prefix="ofpeak-") as scratch:
-            self._process = self._start(number, Path(scratch))
+        with self.guard.scratch() as scratch:
+            self._process = self._start(number, scratch)
+            self.guard.tell("hold", "group", self._process.pid)
             watch = _Watch(limit_s=_PLAN_LIMIT_S, doing="starting and planning")
             while True:
                 # A process that the kernel cannot end waits for its driver: the run does not wait for it.
@@ -165,14 +224,18 @@ class _Supervisor:
                     break
                 self.stop.check()
                 if watch.is_overdue():
+                    watch.helpers = _helpers(self._process.pid)
                     _signal_group(self._process, signal.SIGKILL)
                     _wait(self._process, _GRACE_S)
                     watch.timed_out = True
                 time.sleep(_POLL_S)
             how = _how_it_ended(self._process, watch)
             _signal_group(self._process, signal.SIGKILL)  # ranks and compilers that outlived it
+            self.guard.tell("drop", "group", self._process.pid)
             self._process = None
         self.journal.write("ended", worker=number, how=how)
+        if how == _NO_ROOM:
+            raise HarnessError(f"the worker {how}: make room for {self.plan.journal}.")
         if watch.refused is not None:
             raise HarnessError(watch.refused["message"], ExitCode(watch.refused["exit_code"]))
         if not self.planned:
@@ -197,17 +260,26 @@ class _Supervisor:
             "parent": os.getpid(),
         }
         task_file = scratch / "task.json"
-        task_file.write_text(json.dumps(task))
+        try:
+            task_file.write_text(json.dumps(task))
+            log = self.plan.log.open("ab")
+        except OSError as error:
+            raise HarnessError(f"cannot write {error.filename or task_file}: {error.strerror}. Make room.") from error
         command = [
             *(sys.executable, "-m", "pytest", str(self.plan.benches), "--ofpeak-task", str(task_file)),
             *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "pytest_benchmark.plugin"),
             *("-o", "filterwarnings=default", "-W", "ignore::pytest_benchmark.logger.PytestBenchmarkWarning"),
             *("-q", "--benchmark-quiet", "--no-header", "--tb=short"),
         ]
-        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(scratch),  # what compilers and ranks leave there goes with the worker
+        }
         for theirs in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
             environment.pop(theirs, None)
-        with self.plan.log.open("ab") as log:
+        with log:
             return subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -241,7 +313,9 @@ class _Supervisor:
     def _record_death(self, watch: "_Watch", how: str, number: int) -> None:
         entry = self.planned[watch.key]
         reason = (
-            f"timed out after {watch.limit_s:.0f} s" if watch.timed_out else f"the worker {how} while this case ran"
+            f"timed out after {watch.limit_s:.0f} s while it was measured{watch.beside}"
+            if watch.timed_out
+            else f"the worker {how} while this case ran"
         )
         record = Record(
             key=watch.key,
@@ -266,6 +340,12 @@ class _Watch:
     key: str = ""
     timed_out: bool = False
     refused: Event | None = None
+    helpers: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> str:
+        """What else of the worker ran when its time was over: a compiler that never ends is to be named."""
+        return f" ({', '.join(self.helpers)} ran in it)" if self.helpers else ""
 
     def set(self, doing: str, limit_s: float, key: str = "") -> None:
         """The worker went on to something else."""
@@ -307,6 +387,21 @@ def _imported_kernels(nodes: Iterable[ast.AST]) -> set[str]:
     return {name for name in names if (ROOT / "kernels" / f"{name}.py").exists()}
 
 
+def _refuse_other_source(plan: Plan) -> None:
+    """Raise if a family that the run has planned was changed since: its figures would stand under the old hash."""
+    events = read_events(plan.journal)
+    order = next((event for event in events if event["event"] == "order"), {})
+    families = {entry["family"] for event in events if event["event"] == "plan" for entry in event["cases"]}
+    now, then = source_hashes(plan.benches), order.get("source_hash", {})
+    changed = sorted(family for family in families if now.get(family) != then.get(family))
+    if order.get("suite_version") != __version__:
+        changed.insert(0, f"the suite ({order.get('suite_version')} -> {__version__})")
+    if changed:
+        raise HarnessError(
+            f"cannot go on with {plan.journal}: changed since it began: {', '.join(changed)}. Start the run anew."
+        )
+
+
 def _nothing_planned(order: Order) -> HarnessError:
     if order.only:
         return HarnessError(
@@ -320,9 +415,25 @@ def _how_it_ended(process: "subprocess.Popen[bytes]", watch: _Watch) -> str:
     if watch.timed_out:
         return f"was killed: {watch.doing} took more than {watch.limit_s:.0f} s"
     code = process.returncode
+    if code == JournalError.WORKER_STATUS:
+        return _NO_ROOM
     if code < 0:
         return f"died by signal {-code} ({signal.Signals(-code).name})"
     return "finished" if code in (0, 1) else f"ended with exit code {code}"
+
+
+def _helpers(group: int) -> tuple[str, ...]:
+    """The names of a process group's other programs, as Linux tells them; ranks are named by their world."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            before, _, after = path.read_text(errors="replace").rpartition(")")
+        except OSError:
+            continue
+        pid, _, name = before.partition(" (")
+        if after.split()[2] == str(group) and int(pid) != group and not name.startswith(("python", "pt_")):
+            found.add("".join(c if c.isascii() and c.isprintable() else "?" for c in name))
+    return tuple(sorted(found))
 
 
 def _group_is_alive(process: "subprocess.Popen[bytes]") -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -118,6 +119,14 @@ class ImpatientDevice(ScriptedDevice):
     allowance_s = 0.6
 
 
+class PacedDevice(ScriptedDevice):
+    """A scripted device that rests after every case, so that a kill at any moment finds a run in its middle."""
+
+    def release(self) -> None:
+        """Nothing is held; a breath is taken."""
+        time.sleep(0.1)
+
+
 class LostDevice(ScriptedDevice):
     """A scripted device that can be opened once: the file that OFPEAK_TEST_LOST names remembers."""
 
@@ -192,11 +201,16 @@ class ScriptedChecker:
 
 
 def die(how: str) -> None:
-    """End this process as broken hardware would: `segfault`, `exit`, or `hang` for longer than any watchdog waits."""
+    """End this process as broken hardware would: `segfault`, `exit`, or hang for longer than any watchdog waits.
+
+    `compiles` hangs in a program that it started, as a compiler that never ends does.
+    """
     if how == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "exit":
         os._exit(3)
+    if how == "compiles":
+        subprocess.run(["sleep", "3600"], check=True)
     time.sleep(3600)
 
 

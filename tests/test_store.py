@@ -390,6 +390,16 @@ def test_foreign_json_is_refused(text, tmp_path):
     assert "is not a run file of ofpeak" in refusal(written(tmp_path, text))
 
 
+def test_a_record_under_another_cases_key_is_refused(tmp_path):
+    """A renamed benchmark was compared with the case whose name it bore."""
+    content = document()
+    benchmark = content["benchmarks"][0]
+    benchmark["name"] = benchmark["extra_info"]["key"] = "copy/bytes=2048,impl=torch"
+    assert refusal(written(tmp_path, content)).endswith(
+        "copy/bytes=2048,impl=torch is not the key of its case copy/bytes=1024,impl=torch."
+    )
+
+
 def test_a_file_of_pytest_benchmark_alone_is_refused(tmp_path):
     content = document()
     del content["schema_version"]

@@ -1,5 +1,6 @@
 """The command `ofpeak`: its verbs, its version, and how errors become exit codes."""
 
+import errno
 import signal
 import sys
 import traceback
@@ -19,6 +20,7 @@ from harness.cli.gate_selftest import gate_selftest
 from harness.cli.history import history
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
+from harness.cli.recover import recover
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.selfcheck import selfcheck
@@ -38,6 +40,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("run")(run)
+app.command("recover", epilog="Exit codes: 0 done, 2 no journal tells of a plan, 5 usage or a damaged journal.")(
+    recover
+)
 app.command("show")(show)
 app.command("compare")(compare)
 app.command(
@@ -59,6 +64,10 @@ app.command("export")(export)
 
 # typer carries its own copy of click since 0.2x and used the package before; both have this ancestry.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException
+
+
+# A full disk may be met anywhere that something is written, also where the output goes.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -98,6 +107,12 @@ def exit_status(arguments: Sequence[str]) -> int:
     except SystemExit:
         # Only a closed pipe comes here: typer would leave with 1, which means failed cases.
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            traceback.print_exc()
+            return ExitCode.INTERNAL
+        _complain(f"cannot write {error.filename or 'the output'}: {error.strerror}. Make room, or use another disk.")
+        return ExitCode.USAGE
     except Exception:
         traceback.print_exc()
         return ExitCode.INTERNAL

@@ -52,6 +52,9 @@ def load_sources(paths: Sequence[Path], labels: Sequence[str] = ()) -> "list[Sou
 
 def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all; what stands in the way is one line."""
+    from harness.store import refuse_special
+
+    refuse_special(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if path.is_dir():

@@ -3,7 +3,18 @@
 from harness.model import Case, Work
 from tests.doubles import die
 
-FAULTS = ("raises", "wrong", "turns_wrong", "forgets", "nan_time", "segfault", "exit", "hang")
+FAULTS = (
+    "raises",
+    "wrong",
+    "turns_wrong",
+    "forgets",
+    "nan_time",
+    "out_of_memory",
+    "segfault",
+    "exit",
+    "hang",
+    "compiles",
+)
 
 
 def cases(profile, device):
@@ -19,7 +30,9 @@ def bench_faults(case, device, measure):
         raise RuntimeError("the kernel did\nnot compile")
     if is_faulty and case.op == "forgets":
         return
-    if is_faulty and case.op in ("segfault", "exit", "hang"):
+    if is_faulty and case.op == "out_of_memory":
+        raise MemoryError("cannot allocate 1 TiB")
+    if is_faulty and case.op in ("segfault", "exit", "hang", "compiles"):
         die(case.op)
 
     def launch(i):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.journal import Event, read_events
 from harness.model import Run
@@ -16,6 +17,11 @@ FAKE_BENCHES = ROOT / "tests" / "fake_benches"
 SCRIPTED = "tests.doubles.ScriptedDevice"
 
 Process = subprocess.Popen[str]
+
+_LIMITED = (
+    "import os, resource, sys; most = int(sys.argv[1]); "
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execv(sys.argv[2], sys.argv[2:])"
+)
 
 
 @dataclass(frozen=True)
@@ -34,16 +40,27 @@ class Left:
         return self.err.removeprefix("ofpeak: ").rstrip("\n")
 
 
-def start(*arguments: object, environment: dict[str, str] | None = None, ignoring: Sequence[int] = ()) -> Process:
+def start(
+    *arguments: object,
+    environment: dict[str, str] | None = None,
+    ignoring: Sequence[int] = (),
+    largest_bytes: int | None = None,
+) -> Process:
     """The command on a scripted device, in a session of its own, with those signals ignored as nohup does."""
-    return start_python("-m", "tests.process.scripted", *arguments, environment=environment, ignoring=ignoring)
+    scripted = ("-m", "tests.process.scripted")
+    return start_python(*scripted, *arguments, environment=environment, ignoring=ignoring, largest_bytes=largest_bytes)
 
 
 def start_python(
-    *arguments: object, environment: dict[str, str] | None = None, ignoring: Sequence[int] = ()
+    *arguments: object,
+    environment: dict[str, str] | None = None,
+    ignoring: Sequence[int] = (),
+    largest_bytes: int | None = None,
 ) -> Process:
-    """This interpreter in the repository's root."""
+    """This interpreter in the repository's root; a file that may not grow further fails as on a full disk."""
     command: list[str] = [sys.executable, *(str(argument) for argument in arguments)]
+    if largest_bytes is not None:
+        command = [sys.executable, "-c", _LIMITED, str(largest_bytes), *command]
     if ignoring:
         trap = f"trap '' {' '.join(str(int(signum)) for signum in ignoring)}; exec \"$@\""
         command = ["/bin/sh", "-c", trap, "sh", *command]
@@ -69,7 +86,7 @@ def end_of(process: Process, limit_s: float = 60.0) -> Left:
     return Left(process.returncode, out, err)
 
 
-def command(*arguments: object, **how: dict[str, str]) -> Left:
+def command(*arguments: object, **how: Any) -> Left:
     """The scripted command from start to end."""
     return end_of(start(*arguments, **how))
 
@@ -91,6 +108,19 @@ def wait_for_case(folder: Path, key: str) -> None:
 def children(pid: int) -> list[int]:
     """The processes that this one started."""
     return [int(stat[0]) for stat in _stats() if int(stat[3]) == pid and stat[2] != "Z"]
+
+
+def worker_of(supervisor: int) -> int:
+    """The process that measures for this supervisor; the other child is its guard."""
+    (worker,) = [pid for pid in children(supervisor) if b"pytest" in _command(pid)]
+    return worker
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def in_session(session: int) -> list[int]:

@@ -12,7 +12,10 @@ from harness.journal import read_events
 from harness.model import Order, Run
 from tests.process.processes import FAKE_BENCHES, SCRIPTED, names, outcomes
 
-FAULTS = ("raises", "wrong", "turns_wrong", "forgets", "nan_time", "segfault", "exit", "hang")
+FAULTS = (
+    *("raises", "wrong", "turns_wrong", "forgets", "nan_time", "out_of_memory"),
+    *("segfault", "exit", "hang", "compiles"),
+)
 STEADY = {
     "steady/n=1": "measured",
     "steady/n=2": "measured",
@@ -105,7 +108,9 @@ def test_what_was_not_measured_says_why(steady: Done):
         ("nan_time", "samples are not positive numbers (first: nan)"),
         ("segfault", "the worker died by signal 11 (SIGSEGV) while this case ran; see run-001.log"),
         ("exit", "the worker ended with exit code 3 while this case ran; see run-001.log"),
-        ("hang", "timed out after 1 s; see run-001.log"),
+        ("out_of_memory", "MemoryError: cannot allocate 1 TiB (bench_faults.py:"),
+        ("hang", "timed out after 1 s while it was measured; see run-001.log"),
+        ("compiles", "timed out after 1 s while it was measured (sleep ran in it); see run-001.log"),
     ],
 )
 def test_a_fault_costs_its_own_case_only(faulty: Done, fault: str, reason: str):
@@ -119,14 +124,15 @@ def test_a_worker_that_dies_is_followed_by_another(faulty: Done):
         (0, "died by signal 11 (SIGSEGV)"),
         (1, "ended with exit code 3"),
         (2, "was killed: measuring hang/n=1 took more than 1 s"),
-        (3, "finished"),
+        (3, "was killed: measuring compiles/n=1 took more than 1 s"),
+        (4, "finished"),
     ]
 
 
 def test_every_record_names_its_worker(faulty: Done):
     workers = {r.key: r.worker for r in faulty.run.records}
-    assert [workers[f"{fault}/n=1"] for fault in FAULTS] == [0, 0, 0, 0, 0, 0, 1, 2]
-    assert [workers[f"{fault}/n=2"] for fault in FAULTS] == [0, 0, 0, 0, 0, 1, 2, 3]
+    assert [workers[f"{fault}/n=1"] for fault in FAULTS] == [0, 0, 0, 0, 0, 0, 0, 1, 2, 3]
+    assert [workers[f"{fault}/n=2"] for fault in FAULTS] == [0, 0, 0, 0, 0, 0, 1, 2, 3, 4]
 
 
 def test_a_record_after_a_crash_names_the_case_that_crashed(faulty: Done):

@@ -12,7 +12,6 @@ from harness.journal import read_events
 from tests.process.processes import (
     Left,
     Process,
-    children,
     command,
     end_of,
     in_session,
@@ -21,6 +20,7 @@ from tests.process.processes import (
     start,
     wait_for_case,
     wait_until,
+    worker_of,
 )
 
 UNBROKEN = {"raises/n=1": "failed", "raises/n=2": "measured"} | {f"held/n={n}": "measured" for n in (1, 2, 3)}
@@ -64,7 +64,7 @@ def begin(folder: Path, hold: Path) -> Process:
 
 def hold(folder: Path, process: Process) -> Held:
     wait_for_case(folder, "held/n=2")
-    return Held(folder, process, children(process.pid)[0])
+    return Held(folder, process, worker_of(process.pid))
 
 
 def resume(folder: Path, **environment: str) -> Process:
