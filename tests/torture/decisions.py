@@ -65,7 +65,8 @@ def decide_share(base: Path, count: int, seed: int) -> Decisions:
     path, other = base / "mutant.json", base / "other.json"
     found = Decisions()
     reference = next(iter(sorted((app_root() / "results" / "baselines").rglob("run-*.json"))))
-    other.write_bytes(reference.read_bytes())
+    # Another run's name: a file against its copy is refused before anything else is looked at.
+    other.write_text(json.dumps({**json.loads(reference.read_text()), "run_id": "another"}))
     for text in islice(mutants(seed), _MOST_TRIES_RATIO * count):
         if found.decided >= count:
             break
@@ -112,8 +113,7 @@ def decide(path: Path, other: Path) -> tuple[str, bool]:
     except Exception:
         return f"read_digests: {last_frame()}", is_loaded
     verbs: list[list[Any]] = [["show", path], ["show", path, "--format", "md"], ["compare", other, path, "--no-cache"]]
-    if "gate" in {command.name for command in app.app.registered_commands}:
-        verbs.append(["gate", other, path])
+    verbs += [["gate", "--baseline", other, "--candidate", path], ["gate", "--baseline", path, "--candidate", other]]
     problem = ""
     for verb in verbs:
         problem = problem or _problem_of(verb, is_loaded)
