@@ -161,6 +161,7 @@ def warnings_of(
         _undeclared_clock(case, telemetry),
         _energy_check(telemetry),
         _clock_spread(telemetry),
+        _card_changed(telemetry),
     )
     return tuple(w for w in candidates if w)
 
@@ -513,6 +514,12 @@ def _clock_spread(telemetry: Telemetry) -> str:
         f"true clock: the SMs ran at {slowest:.0f} to {fastest:.0f} MHz, "
         f"{format_percent(fastest / slowest - 1)} apart. Shares at clock are of their mean."
     )
+
+
+def _card_changed(telemetry: Telemetry) -> str:
+    if not telemetry.changes:
+        return ""
+    return f"card changed: while this was measured, {'; '.join(telemetry.changes)}. Measure it again on a quiet card."
 
 
 def _missing(telemetry: Telemetry, field_name: str, what: str) -> str:

@@ -158,6 +158,8 @@ class Telemetry:
 
     `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
 
+    `changes` tells what happened to the card in the window: ECC errors, limits set by others, processes that came.
+
     `window_began_at` is UTC to the millisecond, so that another instrument's record can be laid beside.
 
     `timeline` holds columns at 10 Hz from the load's start to the window's end; its `time_s` is 0 where the window
@@ -198,6 +200,7 @@ class Telemetry:
     algorithm: str = ""
     protocol: str = ""
     channels: int | None = None
+    changes: tuple[str, ...] = ()
     timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     burst: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -288,6 +288,7 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
         power_method="" if watts["power_w"] is None else f"{first.power_method}; sum of {len(ranks)} GPUs",
         power_limit_w=None,
         idle_power_w=None,
+        changes=tuple(dict.fromkeys(change for t in ranks for change in t.changes)),
         energy_check_ratio=max(checks, key=abs, default=None),
         busy_ratio=min(busy) if busy else None,
         sm_clock_mhz=min(clocks) if clocks else None,

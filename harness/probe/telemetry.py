@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.metrics import limiting_factor
 from harness.model import Telemetry
+from harness.probe.card_changes import changes_between, read_state
 from harness.probe.clocks import ClockReading
 from harness.probe.energy import are_fast, find_power
 from harness.probe.load import Group, Watched
@@ -51,6 +52,7 @@ class Edge:
     pcie_lanes: Reading
     busy: Reading = field(default_factory=lambda: Reading(None, "not sampled"))
     utc: str = ""
+    state: Mapping[str, Reading] = field(default_factory=dict)
 
 
 def read_edge(gpu: Gpu) -> Edge:
@@ -63,6 +65,7 @@ def read_edge(gpu: Gpu) -> Edge:
         gpu.query("GetCurrPcieLinkGeneration"),
         gpu.query("GetCurrPcieLinkWidth"),
         utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        state=read_state(gpu),
     )
 
 
@@ -159,6 +162,7 @@ def summarise(
         throttle_ratio=_throttle_ratios(first, last, missing),
         event_ratio=_events(watched, start_s, end_s, stalled, missing),
         longest_gap_s=_longest_gap(polls_s, start_s, end_s),
+        changes=changes_between(first.state, last.state),
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
         timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
@@ -250,6 +254,7 @@ def between_edges(first: Edge, last: Edge, power_limit_w: Reading) -> Telemetry:
         throttle_ratio=_throttle_ratios(first, last, missing),
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
+        changes=changes_between(first.state, last.state),
         missing=missing,
     )
     return replace(telemetry, limited_by=limiting_factor(telemetry))
