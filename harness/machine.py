@@ -1,15 +1,13 @@
 """A machine as the probe saw it, for the doctor: facts, each GPU, a short load. Read with suspicion."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from harness.errors import ExitCode, HarnessError
+from harness.asking import read_answer, refuse_answer
 from harness.model import Fact
 
-_MOST_SHOWN = 120
 _LONGEST_TEXT = 400
 # Beyond 2**60 a JSON number is no quantity of a machine, and may not fit a float.
 _MOST = 2.0**60
@@ -105,19 +103,10 @@ class Machine:
 
 def read_machine(answer: str) -> Machine:
     """The machine in the probe's answer; nonsense counts as unknown, another shape is refused."""
-    lines = answer.strip().splitlines()
-    try:
-        # torch may have warned on standard output before.
-        data = json.loads(lines[-1]) if lines else None
-    except (ValueError, RecursionError):
-        _refuse(f"it ends in {lines[-1][:_MOST_SHOWN]!r}")
-    if not isinstance(data, dict):
-        _refuse("it is no object")
-    if isinstance(data.get("error"), str):
-        raise HarnessError(data["error"], ExitCode.INCONCLUSIVE)
+    data = read_answer(answer, "doctor")
     gpus = data.get("gpus")
     if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
-        _refuse("it lists no GPUs")
+        refuse_answer("doctor", "it lists no GPUs")
     return Machine(
         gpus=tuple(_gpu(gpu) for gpu in gpus),
         facts=_facts(data.get("facts")),
@@ -196,10 +185,3 @@ def _whole(value: Any) -> int | None:
 
 def _text(value: Any) -> str:
     return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
-
-
-def _refuse(what: str) -> NoReturn:
-    raise HarnessError(
-        f"the probe's answer cannot be read: {what}. Run `python -m harness.probe doctor` to see it.",
-        ExitCode.INCONCLUSIVE,
-    )

@@ -1,12 +1,9 @@
 """From an order to runs: which GPUs, which set, how often. Every event is yielded as it happens. Floor 3."""
 
 import datetime
-import json
 import queue
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import packages
-from harness.errors import ExitCode, HarnessError
+from harness.asking import ask_probe, read_answer
+from harness.errors import HarnessError
 from harness.journal import Event
 from harness.model import Order
 from harness.packages import BENCHES
@@ -24,6 +22,7 @@ from harness.supervisor import ROOT, Stop, supervise
 
 RESULTS = ROOT / "results" / "runs"
 
+_PROBE_TIMEOUT_S = 120
 _POLL_S = 0.05
 _GRACE_S = 5.0
 
@@ -77,16 +76,7 @@ def probe_devices(device: str) -> dict[str, Any]:
     """The machine's GPUs by NVML, asked in a process of its own: names, driver, and why there are none."""
     if device != "auto":
         return {"gpus": [], "driver": None, "reason": f"DEVICE={device}", "device": device}
-    answer = subprocess.run(
-        [sys.executable, "-m", "harness.probe", "devices"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if answer.returncode != 0:
-        told = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
-        raise HarnessError(f"the probe of the machine failed: {told[-1]}", ExitCode.INCONCLUSIVE)
-    machine: dict[str, Any] = json.loads(answer.stdout)
-    if "error" in machine:
-        raise HarnessError(machine["error"], ExitCode(machine["exit_code"]))
-    return machine
+    return read_answer(ask_probe("devices", _PROBE_TIMEOUT_S), "devices")
 
 
 def default_folder(machine: Mapping[str, Any], ending: str = "") -> Path:

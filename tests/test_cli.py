@@ -281,7 +281,9 @@ def test_show_needs_no_torch(run_set: Path):
 
 def test_whoami_says_why_there_is_no_card(monkeypatch, capsys):
     answer = {"site_key": "0123456789ab", "label": None, "cards": [], "reason": "no NVIDIA driver"}
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer)))
+    monkeypatch.setattr(
+        "subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer).encode())
+    )
     assert exit_status(["whoami"]) == 0
     assert capsys.readouterr().out == (
         "site key  0123456789ab  (OFPEAK_SITE_KEY, or the file made on first use)\n"
@@ -293,6 +295,8 @@ def test_whoami_says_why_there_is_no_card(monkeypatch, capsys):
 def test_whoami_maps_cards_to_hashes(monkeypatch, capsys):
     cards = [{"card": "c0ffee", "name": "NVIDIA Test", "uuid": "12"}]
     answer = {"site_key": "0123456789ab", "label": "rack 7", "cards": cards, "reason": ""}
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer)))
+    monkeypatch.setattr(
+        "subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=json.dumps(answer).encode())
+    )
     assert exit_status(["whoami"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["label     rack 7", "card      c0ffee  NVIDIA Test  GPU-12"]

@@ -178,20 +178,20 @@ def test_last_line_names_what_is_off_or_open():
     [(found(), ExitCode.DONE), (found(watching=False), ExitCode.FAILED), (found(watching=None), ExitCode.INCONCLUSIVE)],
 )
 def test_command_ends_with_what_was_found(monkeypatch, capsys, check, code):
-    monkeypatch.setattr(verb, "ask_probe", lambda gpu: to_plain(check))
+    monkeypatch.setattr(verb, "ask", lambda gpu: to_plain(check))
     assert exit_status(["selfcheck"]) == code
     assert capsys.readouterr().out == "\n".join(selfcheck_lines(check)) + "\n"
 
 
 def test_json_is_the_probes_answer(monkeypatch, capsys):
-    monkeypatch.setattr(verb, "ask_probe", lambda gpu: to_plain(found()))
+    monkeypatch.setattr(verb, "ask", lambda gpu: to_plain(found()))
     assert exit_status(["selfcheck", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(to_plain(found())))
 
 
 @pytest.mark.parametrize("answer", [{}, {"gpu": 3}, {"gpu": "x", "ruler": []}, {"parts": {"a": [1]}}])
 def test_answer_of_another_shape_is_refused_in_a_line(monkeypatch, capsys, answer):
-    monkeypatch.setattr(verb, "ask_probe", lambda gpu: answer)
+    monkeypatch.setattr(verb, "ask", lambda gpu: answer)
     assert exit_status(["selfcheck"]) == ExitCode.INCONCLUSIVE
     assert capsys.readouterr().err.startswith("ofpeak: the probe's answer cannot be read: ")
 
@@ -199,10 +199,10 @@ def test_answer_of_another_shape_is_refused_in_a_line(monkeypatch, capsys, answe
 @pytest.mark.parametrize(
     ("returncode", "out", "told"),
     [
-        (0, b"", "the probe failed (exit 0)"),
-        (139, b"x", "the probe failed (exit 139)"),
-        (0, b"Warning\nno json", "the probe's answer ends in 'no json'"),
-        (0, b"[1]", "the probe's answer is no object"),
+        (0, b"", "the probe's answer cannot be read: it is no object"),
+        (139, b"x", "the probe failed (exit 139): see above"),
+        (0, b"Warning\nno json", "the probe's answer cannot be read: it ends in 'no json'"),
+        (0, b"[1]", "the probe's answer cannot be read: it is no object"),
         (0, b'{"error": "no GPU", "exit_code": 2}', "no GPU"),
     ],
 )

@@ -38,7 +38,7 @@ def doctor(
 
     A short copy to each GPU, about a second, shows its PCIe link and its clock under load.
     """
-    from harness.cli.asking import ask_probe
+    from harness.asking import ask_probe
     from harness.cli.declaration import declared_clock_mhz
     from harness.cli.output import standard_console, write
     from harness.doctor import examine

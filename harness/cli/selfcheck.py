@@ -1,9 +1,6 @@
 """`ofpeak selfcheck`: the instrument measured, so that its figures can be defended."""
 
 import json
-import os
-import subprocess
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +13,7 @@ if TYPE_CHECKING:
 
 # Rest, pre-heat and ruler, then the loads with their pairs of blocks.
 _LIMIT_S = 900
+_VERB = "selfcheck"
 
 
 class Format(StrEnum):
@@ -36,8 +34,8 @@ def selfcheck(
     from harness.cli.output import write
     from harness.report.selfcheck import selfcheck_lines
 
-    plain = ask_probe(gpu)
-    found = read_answer(plain)
+    plain = ask(gpu)
+    found = check_from(plain)
     write(json.dumps(plain, indent=2) + "\n" if format is Format.JSON else "\n".join(selfcheck_lines(found)) + "\n")
     raise typer.Exit(exit_code_of(found))
 
@@ -49,7 +47,7 @@ def exit_code_of(found: "SelfCheck") -> ExitCode:
     return ExitCode.INCONCLUSIVE if found.undecided else ExitCode.DONE
 
 
-def read_answer(plain: dict[str, Any]) -> "SelfCheck":
+def check_from(plain: dict[str, Any]) -> "SelfCheck":
     """The probe's answer as data; what is not one is refused in one line."""
     from harness.model import from_plain
     from harness.selfcheck import SelfCheck
@@ -60,25 +58,8 @@ def read_answer(plain: dict[str, Any]) -> "SelfCheck":
         raise HarnessError(f"the probe's answer cannot be read: {error!r:.200}", ExitCode.INCONCLUSIVE) from error
 
 
-def ask_probe(gpu: int) -> dict[str, Any]:
-    """The probe's answer about one GPU, in a process of its own; what it is doing goes to standard error meanwhile."""
-    environment = {**os.environ, "OFPEAK_GPU": str(gpu)}
-    command = [sys.executable, "-m", "harness.probe", "selfcheck"]
-    try:
-        asked = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False, timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        raise HarnessError(
-            f"the check did not end within {_LIMIT_S} s. Look at `nvidia-smi`.", ExitCode.INCONCLUSIVE
-        ) from error
-    lines = asked.stdout.decode(errors="replace").strip().splitlines()
-    if asked.returncode != 0 or not lines:
-        raise HarnessError(f"the probe failed (exit {asked.returncode}); see above.", ExitCode.INCONCLUSIVE)
-    try:
-        answer = json.loads(lines[-1])
-    except ValueError as error:
-        raise HarnessError(f"the probe's answer ends in {lines[-1][:120]!r}.", ExitCode.INCONCLUSIVE) from error
-    if not isinstance(answer, dict):
-        raise HarnessError("the probe's answer is no object.", ExitCode.INCONCLUSIVE)
-    if isinstance(answer.get("error"), str):
-        raise HarnessError(answer["error"], ExitCode(answer.get("exit_code", ExitCode.INCONCLUSIVE)))
-    return answer
+def ask(gpu: int) -> dict[str, Any]:
+    """The probe's answer about one GPU; what it is doing goes to standard error meanwhile."""
+    from harness.asking import ask_probe, read_answer
+
+    return read_answer(ask_probe(_VERB, _LIMIT_S, {"OFPEAK_GPU": str(gpu)}, shows_progress=True), _VERB)

@@ -73,7 +73,7 @@ def check_specs(
     format: Annotated[Format, typer.Option("--format", help="Text for people, JSON for programs.")] = Format.TEXT,
 ) -> None:
     """What this machine's GPUs say of themselves against their data sheets."""
-    from harness.cli.asking import ask_probe
+    from harness.asking import ask_probe
     from harness.cli.told import read_devices
     from harness.spec_check import check_device
 

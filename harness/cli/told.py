@@ -1,15 +1,14 @@
 """The probe's answer about this machine's GPUs, read with suspicion: it is another process's output."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from harness.asking import read_answer, refuse_answer
 from harness.errors import ExitCode, HarnessError
 from harness.model import DeviceFacts
 
-_MOST_SHOWN = 120
 # NVML gives at most 96 characters.
 _LONGEST_NAME = 200
 
@@ -25,19 +24,10 @@ class Told:
 
 def read_devices(answer: str) -> list[Told]:
     """Every GPU in the probe's answer, at least one; zero and nonsense count as unknown, other shapes are refused."""
-    lines = answer.strip().splitlines()
-    try:
-        # torch may have warned on standard output before.
-        data = json.loads(lines[-1]) if lines else None
-    except (ValueError, RecursionError):
-        _refuse(f"it ends in {lines[-1][:_MOST_SHOWN]!r}")
-    if not isinstance(data, dict):
-        _refuse("it is no object")
-    if isinstance(data.get("error"), str):
-        raise HarnessError(data["error"], ExitCode.INCONCLUSIVE)
+    data = read_answer(answer, "facts")
     gpus = data.get("gpus")
     if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
-        _refuse("it lists no GPUs")
+        refuse_answer("facts", "it lists no GPUs")
     if not gpus:
         reason = data.get("reason")
         why = f": {reason}" if isinstance(reason, str) and reason else ""
@@ -48,7 +38,7 @@ def read_devices(answer: str) -> list[Told]:
 def _told(gpu: Mapping[str, Any]) -> Told:
     facts, nvml, driver = gpu.get("facts"), gpu.get("nvml"), gpu.get("driver")
     if not isinstance(facts, dict) or not isinstance(facts.get("name"), str) or not facts["name"].strip():
-        _refuse("a GPU has no name")
+        refuse_answer("facts", "a GPU has no name")
     return Told(
         facts=DeviceFacts(
             kind="cuda",
@@ -87,10 +77,3 @@ def _whole(value: Any) -> int | None:
 def _capability(value: Any) -> tuple[int, int] | None:
     is_pair = isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value)
     return (value[0], value[1]) if is_pair else None
-
-
-def _refuse(what: str) -> NoReturn:
-    raise HarnessError(
-        f"the probe's answer cannot be read: {what}. Run `python -m harness.probe facts` to see it.",
-        ExitCode.INCONCLUSIVE,
-    )
