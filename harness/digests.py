@@ -101,7 +101,7 @@ class RunDigest:
 
 def digest_run(run: Run) -> RunDigest:
     """What comparing needs of a run."""
-    limit_w = _fact(run, "power_limit_w")
+    limit_w = run.fact("power_limit_w")
     return RunDigest(
         run_id=run.run_id,
         created_at=run.created_at,
@@ -110,14 +110,14 @@ def digest_run(run: Run) -> RunDigest:
         declare=run.order.declare,
         inject=" ".join(run.order.inject),
         concurrent=run.order.concurrent,
-        label=run.order.label or str(_fact(run, "label") or ""),
+        label=run.order.label or str(run.fact("label") or ""),
         partial=run.partial,
         device_kind=run.device.kind,
         gpu=run.device.name,
         memory_bytes=run.device.memory_bytes,
-        card=str(_fact(run, "card") or ""),
+        card=str(run.fact("card") or ""),
         site_key=run.site_key,
-        driver=str(_fact(run, "driver") or ""),
+        driver=str(run.fact("driver") or ""),
         power_limit_w=_number(limit_w),
         sheet_gpu=run.sheet.gpu or "",
         sheet_match=run.sheet.match,
@@ -132,11 +132,6 @@ def strip_regime(key: str) -> str:
     op, slash, rest = key.partition("/")
     kept = [pair for pair in rest.split(",") if pair.partition("=")[0] not in REGIME_PARAMETERS]
     return op + slash + ",".join(kept)
-
-
-def _fact(run: Run, name: str) -> Any:
-    fact = run.environment.get(name)
-    return None if fact is None else fact.value
 
 
 def _number(value: Any) -> float | None:

@@ -193,8 +193,8 @@ def _labels(run: Run, record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def _fact(run: Run, name: str) -> str | None:
-    fact = run.environment.get(name)
-    return None if fact is None or fact.value is None else str(fact.value)
+    value = run.fact(name)
+    return None if value is None else str(value)
 
 
 def _family(samples: Sequence[_Sample]) -> Iterator[str]:

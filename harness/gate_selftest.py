@@ -10,7 +10,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -23,7 +22,7 @@ from harness.gate.outcome import Outcome
 from harness.gate.policy import Policy
 from harness.gate.rules import LEAST_RUNS
 from harness.gate.sides import Reading, SideRun, side_run
-from harness.model import Record, Run, Samples
+from harness.model import Record, Run, Samples, moment_of
 from harness.noise import cut_blocks
 
 SLOWDOWNS = (0.005, 0.01, 0.02, 0.03, 0.05)
@@ -188,19 +187,11 @@ def _placed(loaded: Iterable[tuple[Path, Run]]) -> Iterator[TestRun]:
     for file, run in loaded:
         side = side_run(run, str(file))
         place = (str(file.absolute().parent), side.boot, side.card)
-        alike.setdefault(place, []).append((_moment(run).timestamp(), run, side))
+        alike.setdefault(place, []).append((moment_of(run.created_at).timestamp(), run, side))
     for (folder, boot, _), found in alike.items():
         found.sort(key=lambda one: (one[0], one[1].run_id))
         for number, (began_s, run, side) in zip(cut_blocks([one[0] for one in found]), found, strict=True):
-            yield TestRun(run, side, began_s, _moment(run).date().isoformat(), (folder, boot, number))
-
-
-def _moment(run: Run) -> datetime:
-    try:
-        found = datetime.fromisoformat(run.created_at)
-    except ValueError as error:
-        raise HarnessError(f"a run says that it began at {run.created_at[:40]!r}, which is no time.") from error
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+            yield TestRun(run, side, began_s, moment_of(run.created_at).date().isoformat(), (folder, boot, number))
 
 
 def _series(runs: Sequence[TestRun]) -> list[list[TestRun]]:
@@ -276,7 +267,7 @@ def _alarms(old: Block, new: Block, outcome: Outcome) -> Iterator[Alarm]:
 
 def _span(block: Block) -> str:
     """When a block's runs began: `16:33 to 16:38`, with the day where it is not one."""
-    first, last = (_moment(run.run) for run in (block[0], block[-1]))
+    first, last = (moment_of(run.run.created_at) for run in (block[0], block[-1]))
     form = "%H:%M" if first.date() == last.date() else "%Y-%m-%d %H:%M"
     return f"{first:%Y-%m-%d %H:%M} to {last.strftime(form)}"
 

@@ -11,14 +11,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from harness.errors import HarnessError
-from harness.model import Record, Run, Work
+from harness.model import Record, Run, Work, moment_of
 from harness.noise import NoiseFile, Spread
 
 ALPHA = 0.05
@@ -261,9 +260,9 @@ class _Gathered:
         if run.run_id in self.run_ids:
             raise HarnessError(f"the run {run.run_id[:60]!r} is there twice. Name it once.")
         self.run_ids.add(run.run_id)
-        began_s = _seconds(run.created_at)
+        began_s = moment_of(run.created_at).timestamp()
         self.moments.append((began_s, run.created_at))
-        card = _fact(run, "card")
+        card = run.fact("card")
         if not card:
             self.without_card += 1
             return
@@ -289,22 +288,9 @@ def _point(run: Run, record: Record, began_s: float) -> Point:
         raise HarnessError(
             f"{record.key}: a launch of {seconds:g} s in run {run.run_id[:60]!r} cannot be. Leave it out."
         )
-    facts = {name: _fact(run, name) for name in _FACTS}
+    facts = {name: run.fact(name) for name in _FACTS}
     facts |= {"ofpeak": run.suite_version, "source": run.source_hash.get(record.family, "")}
-    return Point(run.run_id, began_s, run.created_at, math.log(seconds), str(_fact(run, "boot") or ""), facts)
-
-
-def _fact(run: Run, name: str) -> Any:
-    fact = run.environment.get(name)
-    return None if fact is None else fact.value
-
-
-def _seconds(moment: str) -> float:
-    try:
-        found = datetime.fromisoformat(moment)
-    except ValueError as error:
-        raise HarnessError(f"a run says that it began at {moment[:40]!r}, which is no time. Leave it out.") from error
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return Point(run.run_id, began_s, run.created_at, math.log(seconds), str(run.fact("boot") or ""), facts)
 
 
 # Series.

@@ -13,7 +13,10 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
+
+from harness.errors import HarnessError
 
 Param = str | int
 Kind = Literal["throughput", "latency", "quality"]
@@ -390,6 +393,11 @@ class Run:
         found = [worker.ruler for worker in self.workers if worker.ruler is not None]
         return min(found, key=lambda ruler: order.index(ruler.status), default=None)
 
+    def fact(self, name: str) -> str | int | float | bool | None:
+        """The value of a fact of the environment; `None` where it is unknown."""
+        fact = self.environment.get(name)
+        return None if fact is None else fact.value
+
     @property
     def measured(self) -> tuple[Record, ...]:
         """The records that carry figures, in the order in which they were measured."""
@@ -399,6 +407,15 @@ class Run:
     def not_measured(self) -> tuple[Record, ...]:
         """The records without figures; each has its reason."""
         return tuple(r for r in self.records if r.outcome != "measured")
+
+
+def moment_of(text: str) -> datetime:
+    """When a run file says that something began, in UTC; `HarnessError` where that is no time."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise HarnessError(f"a run says that it began at {text[:40]!r}, which is no time. Leave it out.") from error
 
 
 T = TypeVar("T")

@@ -10,11 +10,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.model import Record, Run, Samples, from_plain, to_plain
+from harness.model import Record, Run, Samples, from_plain, moment_of, to_plain
 from harness.statistics import (
     between_sd,
     detectable_difference,
@@ -247,8 +246,8 @@ def noise_of(*sets: Sequence[Run]) -> NoiseFile:
         gpu=gpus[0],
         sets=sum(len(one) > 0 for one in sets),
         run_ids=tuple(p.run.run_id for p in sorted(placed, key=lambda p: _in_order(p.run))),
-        first_created_at=min((p.run.created_at for p in placed), default="", key=_seconds),
-        last_created_at=max((p.run.created_at for p in placed), default="", key=_seconds),
+        first_created_at=min((p.run.created_at for p in placed), default="", key=moment_of),
+        last_created_at=max((p.run.created_at for p in placed), default="", key=moment_of),
         alpha=ALPHA,
         power=POWER,
         groups=groups,
@@ -290,10 +289,10 @@ def conditions_of(run: Run) -> Conditions:
     """What must be equal between this run and another for their times to be pooled."""
 
     def text(name: str) -> str:
-        value = _fact(run, name)
+        value = run.fact(name)
         return "" if value is None else str(value)
 
-    limit_w, ecc = _fact(run, "power_limit_w"), _fact(run, "ecc")
+    limit_w, ecc = run.fact("power_limit_w"), run.fact("ecc")
     return Conditions(
         driver=text("driver"),
         cuda_runtime=text("cuda_runtime"),
@@ -340,31 +339,18 @@ def _place(runs: Sequence[Run]) -> Iterator[_Placed]:
     """The runs of one set with their blocks: cut by time within one card, boot and set of conditions."""
     alike: dict[tuple[tuple[str, str], Conditions, str], list[Run]] = {}
     for run in sorted(runs, key=_in_order):
-        card, boot = _fact(run, "card"), _fact(run, "boot")
-        if card:
-            alike.setdefault(((run.site_key, str(card)), conditions_of(run), str(boot or "")), []).append(run)
+        name, boot = run.fact("card"), run.fact("boot")
+        if name:
+            alike.setdefault(((run.site_key, str(name)), conditions_of(run), str(boot or "")), []).append(run)
     for (card, conditions, boot), same in alike.items():
-        numbers = cut_blocks([_seconds(run.created_at) for run in same])
+        numbers = cut_blocks([moment_of(run.created_at).timestamp() for run in same])
         for run, number in zip(same, numbers, strict=True):
             first = same[numbers.index(number)]
-            yield _Placed(run, card, conditions, boot, (_seconds(first.created_at), first.run_id))
+            yield _Placed(run, card, conditions, boot, (moment_of(first.created_at).timestamp(), first.run_id))
 
 
 def _in_order(run: Run) -> tuple[float, str]:
-    return _seconds(run.created_at), run.run_id
-
-
-def _seconds(moment: str) -> float:
-    try:
-        found = datetime.fromisoformat(moment)
-    except ValueError as error:
-        raise HarnessError(f"a run says that it began at {moment[:40]!r}, which is no time. Leave it out.") from error
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _fact(run: Run, name: str) -> Any:
-    fact = run.environment.get(name)
-    return None if fact is None else fact.value
+    return moment_of(run.created_at).timestamp(), run.run_id
 
 
 # Readings: what one run says of one case.
@@ -456,7 +442,9 @@ def _read(placed: _Placed, record: Record, samples: Samples) -> _Reading:
     logs = tuple(math.log(seconds) for seconds in samples.seconds)
     if min(log_s, *logs) < math.log(_LEAST) or max(log_s, *logs) > math.log(_MOST):
         raise HarnessError(f"{record.key}: a launch of {math.exp(log_s):.3g} s cannot be. Leave that run out.")
-    return _Reading(placed, record, samples, _seconds(record.started_at or placed.run.created_at), log_s, logs)
+    return _Reading(
+        placed, record, samples, moment_of(record.started_at or placed.run.created_at).timestamp(), log_s, logs
+    )
 
 
 def _counts(readings: Iterable[_Reading]) -> Counts:

@@ -361,7 +361,7 @@ def test_two_gpu_models_are_two_files():
         noise_of(set_of([1.0, 1.1, 0.9]), other)
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "", "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize("moment", ["yesterday", "", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59"])
 def test_a_run_of_no_time_is_refused(moment: str):
     runs = [*set_of([1.0, 1.1]), replace(run_at(2, timed(0.9)), created_at=moment)]
     with pytest.raises(HarnessError, match="which is no time"):

@@ -295,10 +295,10 @@ def _known_spreads(run: Run, find_noise: FindNoise) -> dict[str, KnownSpread]:
     noise = find_noise(run.device.name)
     if noise is None:
         return {}
-    card, conditions = run.environment.get("card"), conditions_of(run)
+    card, conditions = str(run.fact("card") or ""), conditions_of(run)
     spreads: dict[str, KnownSpread] = {}
     for record in run.measured:
-        own = known_spread(noise, record.key, str(card.value) if card else "", conditions)
+        own = known_spread(noise, record.key, card, conditions)
         spread = own if own.sd_ratio is not None else known_spread(noise, record.key, None, conditions)
         if spread.sd_ratio is not None:
             spreads[record.key] = spread
@@ -314,9 +314,8 @@ def _table(family: str, runs: Sequence[Run], known: Mapping[str, KnownSpread], l
     notes = _Notes()
     rows = tuple(_row(key, measured, notes, known.get(key)) for key, measured in cases.items())
     records = [record for measured in cases.values() for record in measured]
-    card = runs[0].environment.get("card")
     spreads = [spread for key in cases if (spread := known.get(key))]
-    known_remark = _known_remark(spreads, str(card.value) if card else "")
+    known_remark = _known_remark(spreads, str(runs[0].fact("card") or ""))
     remarks = (
         *_gaps(records),
         known_remark,

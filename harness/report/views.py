@@ -150,8 +150,7 @@ class View:
 
     def fact(self, name: str) -> str | int | float | bool | None:
         """A fact of the first run's environment."""
-        fact = self.first.environment.get(name)
-        return None if fact is None else fact.value
+        return self.first.fact(name)
 
     @property
     def power_limit_w(self) -> float | None:
