@@ -23,7 +23,7 @@ from harness.gate.policy import Policy
 from harness.gate.rules import LEAST_RUNS
 from harness.gate.sides import Reading, SideRun, side_run
 from harness.model import Record, Run, Samples, moment_of
-from harness.noise import cut_blocks
+from harness.noise_finding import cut_blocks
 
 SLOWDOWNS = (0.005, 0.01, 0.02, 0.03, 0.05)
 SEED = 20261130

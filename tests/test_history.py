@@ -16,7 +16,8 @@ from harness.cli.app import exit_status
 from harness.errors import ExitCode, HarnessError
 from harness.history import ALPHA, LEAST_LEVEL, change_starts, history_of, own_noise, threshold
 from harness.model import Case, Fact, Order, Record, Ruler, Run, Samples, Telemetry
-from harness.noise import NoiseFile, noise_of
+from harness.noise import NoiseFile
+from harness.noise_finding import noise_of
 from harness.report.history import history_sections
 from tests import hand_made
 

@@ -9,7 +9,7 @@ import pytest
 from harness.compare import set_of
 from harness.errors import HarnessError
 from harness.injection import read_injection, said_of
-from harness.noise import noise_of
+from harness.noise_finding import noise_of
 from harness.probe.load import Injected
 from harness.report.summary import summarize
 from tests import hand_made

@@ -18,7 +18,8 @@ from harness import noise_files, store
 from harness.cli.app import exit_status
 from harness.errors import ExitCode, HarnessError
 from harness.model import Fact, Metric, Record, Ruler, Run, Samples, Telemetry, Worker
-from harness.noise import NoiseFile, conditions_of, cut_blocks, known_spread, noise_of
+from harness.noise import NoiseFile, conditions_of, known_spread
+from harness.noise_finding import cut_blocks, noise_of
 from harness.statistics import detectable_difference
 from tests import hand_made
 

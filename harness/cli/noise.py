@@ -34,7 +34,7 @@ def noise(
     """Keep how far runs differ when nothing was changed, and print it with the least slowdown that they can show."""
     from harness import noise_files, store
     from harness.cli.show import run_files
-    from harness.noise import noise_of
+    from harness.noise_finding import noise_of
 
     files = run_files(paths)
     sets = sets_by_gpu(files, store.load_set(files))
