@@ -29,7 +29,7 @@ _TABLES: Mapping[str, type] = {"cases": CaseDigest, "absent": Absent}
 def read_digests(paths: Sequence[Path], *, use_cache: bool = True) -> list[tuple[RunDigest, ...]]:
     """The digests of the runs at each path, a file or a folder of `*.json`; within a path each run once."""
     cache = _Cache(cache_folder()) if use_cache else None
-    return [tuple(_distinct(_files(path), cache)) for path in paths]
+    return [tuple(_distinct(store.files_of(path), cache)) for path in paths]
 
 
 def cache_folder() -> Path:
@@ -37,15 +37,6 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "ofpeak" / "digests"
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.json"))
-    if not found:
-        raise HarnessError(f"{path} holds no run files (*.json). Name a folder that `make bench` wrote.")
-    return found
 
 
 def _distinct(files: Iterable[Path], cache: "_Cache | None") -> Iterator[RunDigest]:

@@ -6,6 +6,7 @@ alone, since GPU images seldom have pydantic; reading validates with it. Floor 3
 """
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -146,7 +147,7 @@ def load_set(paths: Iterable[Path]) -> tuple[Run, ...]:
     """The runs of files and folders (a folder's `*.json`, by name), each once: a copy is no second measurement."""
     seen: dict[str, Path] = {}
     runs = []
-    for path in _run_files(paths):
+    for path in itertools.chain.from_iterable(map(files_of, paths)):
         run = load(path)
         if run.run_id in seen:
             raise HarnessError(
@@ -155,6 +156,16 @@ def load_set(paths: Iterable[Path]) -> tuple[Run, ...]:
         seen[run.run_id] = path
         runs.append(run)
     return tuple(runs)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or the run files of a folder, sorted; `HarnessError` where that holds none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.json"))
+    if not found:
+        raise HarnessError(f"{path} holds no run files (*.json). Name a folder that `make bench` wrote.")
+    return found
 
 
 def frame(runs: Iterable[Run]) -> "pandas.DataFrame":
@@ -435,17 +446,6 @@ def _adapter() -> "TypeAdapter[list[Run]]":
     except ImportError as error:
         raise HarnessError("reading run files needs pydantic: pip install 'pydantic>=2.7'.") from error
     return TypeAdapter(list[Run], config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
-
-
-def _run_files(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if not path.is_dir():
-            yield path
-            continue
-        files = sorted(path.glob("*.json"))
-        if not files:
-            raise HarnessError(f"{path} holds no run files (*.json). Name a folder that `make bench` wrote.")
-        yield from files
 
 
 # The table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import lean_files
+from harness import lean_files, store
 from harness.errors import HarnessError
 from harness.model import Case, Fact, Record, Run, Samples
 
@@ -94,7 +94,7 @@ def read_side(names: Sequence[str], side: str) -> list[SideRun]:
 
 def side_files(names: Sequence[str], side: str) -> list[Path]:
     """The run files that these names mean, in order: a file, a folder with its `*.json`, or a glob of either."""
-    files = [file for name in names if name.strip() for path in _expand(name, side) for file in _files(path)]
+    files = [file for name in names if name.strip() for path in _expand(name, side) for file in store.files_of(path)]
     if not files:
         raise HarnessError(f"the {side} names no run file. Give it run files, folders of them, or globs.")
     return files
@@ -107,15 +107,6 @@ def _expand(name: str, side: str) -> list[Path]:
     if not found:
         raise HarnessError(f"{side}: nothing matches '{name}'. Name run files or folders that `make bench` wrote.")
     return [Path(path) for path in found]
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.json"))
-    if not found:
-        raise HarnessError(f"{path} holds no run files (*.json). Name a folder that `make bench` wrote.")
-    return found
 
 
 def side_run(run: Run, where: str = "") -> SideRun:

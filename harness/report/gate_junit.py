@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree
 
-from harness.gate import words
 from harness.gate.outcome import Outcome, Result
+from harness.report.gate_line import figures as judged_figures
 from harness.report.gate_line import verdict_line
 from harness.report.text import clean
 
@@ -38,7 +38,7 @@ _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 def _add(suite: ElementTree.Element, result: Result) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=clean(result.family), name=clean(result.key), time="0")
-    figures = "" if result.evidence is None else _figures(result)
+    figures = "" if result.evidence is None else judged_figures(result)
     if result.verdict == "pass":
         ElementTree.SubElement(case, "system-out").text = figures
         return
@@ -46,8 +46,3 @@ def _add(suite: ElementTree.Element, result: Result) -> None:
     name = "failure" if result.verdict == "regression" else "error"
     message = ": ".join(part for part in (result.verdict, figures or "; ".join(said)) if part)
     ElementTree.SubElement(case, name, message=message, type=result.verdict).text = "\n".join(said)
-
-
-def _figures(result: Result) -> str:
-    assert result.evidence is not None
-    return f"{words.slowdown(result.evidence)} (margin {words.margin(result.evidence)})"

@@ -54,14 +54,15 @@ def _worst(outcome: Outcome) -> list[str]:
         return []
     slow = [pair for pair in judged if pair[0].verdict == "regression"]
     worst = max(slow or judged, key=lambda pair: pair[1])[0]
-    return [f"worst {_name(worst, outcome)}{_figures(worst)}"]
+    return [f"worst {_name(worst, outcome)}{figures(worst)}"]
 
 
 def _name(result: Result, outcome: Outcome) -> str:
     return "" if outcome.verdicts == ("pass",) else f"{result.key} "
 
 
-def _figures(result: Result) -> str:
+def figures(result: Result) -> str:
+    """How much slower a judged case is, and what margin it has."""
     assert result.evidence is not None
     return f"{words.slowdown(result.evidence)} (margin {words.margin(result.evidence)})"
 

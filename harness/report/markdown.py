@@ -40,9 +40,9 @@ def _lines(summary: Summary) -> Iterator[str]:
 
 def _files_line(files: Sequence[str]) -> str:
     if len(files) == 1:
-        return f"Run file: {_code(files[0])}"
+        return f"Run file: {code_span(files[0])}"
     folders = sorted({str(PurePath(file).parent) for file in files})
-    return f"{len(files)} run files in: " + ", ".join(_code(folder) for folder in folders)
+    return f"{len(files)} run files in: " + ", ".join(code_span(folder) for folder in folders)
 
 
 def _table(table: Table, run_count: int) -> Iterator[str]:
@@ -55,11 +55,11 @@ def _table(table: Table, run_count: int) -> Iterator[str]:
     right = [False, True, *(column.right for column in sheet.columns)]
     if has_marks:
         heads, right = [*heads, "notes"], [*right, False]
-    yield _row([escape(head) for head in heads])
-    yield _row(["---:" if is_right else ":---" for is_right in right])
+    yield row([escape(head) for head in heads])
+    yield row(["---:" if is_right else ":---" for is_right in right])
     for index in range(len(sheet.keys)):
         cells = _cells(sheet, index)
-        yield _row(cells if has_marks else cells[:-1])
+        yield row(cells if has_marks else cells[:-1])
     if table.notes or table.remarks:
         yield ""
     yield from (f"- {escape(mark)} {escape(meaning)}" for mark, meaning in table.notes)
@@ -70,7 +70,7 @@ def _cells(sheet: Sheet, index: int) -> list[str]:
     hint = f" ({escape(sheet.hints[index])})" if sheet.hints[index] else ""
     figures = "<br>".join(escape(" ".join(part for part in figure if part)) for figure in sheet.figures[index])
     rest = [escape(column.cells[index]) for column in sheet.columns]
-    return [_code(sheet.keys[index]) + hint, figures, *rest, escape(sheet.marks[index])]
+    return [code_span(sheet.keys[index]) + hint, figures, *rest, escape(sheet.marks[index])]
 
 
 def _groups(title: str, groups: tuple[Group, ...]) -> Iterator[str]:
@@ -79,13 +79,14 @@ def _groups(title: str, groups: tuple[Group, ...]) -> Iterator[str]:
     for group in groups:
         outcome = "" if group.outcome == "checked" else group.outcome.replace("_", " ") + ", "
         yield f"- {outcome}{counted(group.count, 'case')}: {escape(group.reason)}"
-        yield from (f"  - {_code(key)}" for key in group.keys)
+        yield from (f"  - {code_span(key)}" for key in group.keys)
 
 
-def _code(text: str) -> str:
+def code_span(text: str) -> str:
     """A key in a code span; what is no plain key is escaped instead, because a span cannot hold everything."""
     return f"`{text}`" if _PLAIN_KEY.fullmatch(text) else escape(text)
 
 
-def _row(cells: list[str]) -> str:
+def row(cells: Sequence[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"

@@ -1,6 +1,5 @@
 """Sections, tables under a title, as text for a terminal and as Markdown: the same digits in both."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,12 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from harness import units
-from harness.report.markdown import escape
+from harness.report import markdown
+from harness.report.markdown import code_span, escape
 from harness.report.text import paragraph, wrap_key
 
 _INDENT = 2
-
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.+=,/-]+")
 
 
 @dataclass(frozen=True)
@@ -119,22 +117,13 @@ def _markdown_lines(section: Section) -> Iterator[str]:
         has_keys = any(block.key for block in section.blocks)
         right = [number > 0 and _is_number(column) for number, column in enumerate(zip(*lines, strict=True))]
         heads = [escape(" ".join(part for part in _split_head(head) if part)) for head in section.heads]
-        yield _markdown_row([*(["case"] if has_keys else []), *heads])
-        yield _markdown_row([*([":---"] if has_keys else []), *("---:" if r else ":---" for r in right)])
+        yield markdown.row([*(["case"] if has_keys else []), *heads])
+        yield markdown.row([*([":---"] if has_keys else []), *("---:" if r else ":---" for r in right)])
         for block in section.blocks:
             for number, cells in enumerate(block.lines):
-                case = [_code(block.key) if number == 0 else ""] if has_keys else []
-                yield _markdown_row([*case, *(escape(cell) for cell in cells)])
+                case = [code_span(block.key) if number == 0 else ""] if has_keys else []
+                yield markdown.row([*case, *(escape(cell) for cell in cells)])
         yield ""
     yield from (f"- {escape(remark)}" for remark in section.remarks)
     if section.remarks:
         yield ""
-
-
-def _code(text: str) -> str:
-    """A key in a code span; what is no plain key is escaped instead, because a span cannot hold everything."""
-    return f"`{text}`" if _PLAIN_KEY.fullmatch(text) else escape(text)
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
