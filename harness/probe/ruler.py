@@ -136,7 +136,8 @@ class PipeWitness:
     """The resident loop's FLOP over those possible in the counted cycles, and the two ways in which they are counted.
 
     `clock_mhz` by the stamps around the launch, as a case has them; `own_cycles` and `own_clock_mhz` by the loop's own
-    programs from their first product to their last, which is what a profiler's counters can be held against.
+    programs from their first product to their last, which is what a profiler's counters can be held against, beside
+    the `own_cycles_needed` by the architecture's rate.
     """
 
     ratio: float
@@ -144,6 +145,7 @@ class PipeWitness:
     clock_mhz: float
     seconds: float
     own_cycles: float
+    own_cycles_needed: float
     own_clock_mhz: float
 
 
@@ -177,6 +179,7 @@ def watch_pipe(loop: ResidentLoop, stamper: Stamper, flop_per_clock_per_sm: int,
         clock_mhz=clock.mean_mhz,
         seconds=device_s,
         own_cycles=_mean_cycles(own_opening, own_closing),
+        own_cycles_needed=loop.flop(iterations) / (loop.programs * flop_per_clock_per_sm),
         own_clock_mhz=own.mean_mhz,
     )
 

@@ -42,7 +42,7 @@ def card(monkeypatch):
     def witness(*_):
         if isinstance(told.ratio, Exception):
             raise told.ratio
-        return PipeWitness(told.ratio, 881e12, 1636.0, 0.3, 1.0, 1636.0)
+        return PipeWitness(told.ratio, 881e12, 1636.0, 0.3, 1.0, 1.0, 1636.0)
 
     def read_spin(_, duration_s):
         return duration_s + told.excess_s, duration_s
@@ -216,6 +216,7 @@ def test_ratio_is_the_flop_over_what_the_counted_cycles_allow(cuda):
     assert told.ratio == pytest.approx(2 * 100 * 64e6 / (2 * 4 * 1000))
     assert (told.flop_per_s, told.seconds) == (1.28e10, 1.0)
     assert (told.clock_mhz, told.own_clock_mhz, told.own_cycles) == (1000.0, 900.0, 900.0)
+    assert told.own_cycles_needed == pytest.approx(100 * 64e6 / 4)
 
 
 def test_however_short_a_time_is_asked_one_product_is_made(cuda):
