@@ -1,9 +1,9 @@
 """A case over time: runs of one card in order, and where their level changed. Floor 3 of the suite; pure.
 
-Everything stands on L, the logarithm of total window time over launches; a change of 0.01 in L is 1 % of time. The
-level changed where ruptures' optimal partition of the L says so: the steps for which the sum of squares over the
-variance, plus a penalty a step, is least. The penalty follows from the noise and the stated rate of false alarms, so
-that nobody tunes it.
+Everything stands on L, the logarithm of a run's seconds a launch (`Record.compared_s`); a change of 0.01 in L is 1 %
+of time. The level changed where ruptures' optimal partition of the L says so: the steps for which the sum of squares
+over the variance, plus a penalty a step, is least. The penalty follows from the noise and the stated rate of false
+alarms, so that nobody tunes it.
 """
 
 import itertools
@@ -281,9 +281,7 @@ class _Gathered:
 
 
 def _point(run: Run, record: Record, began_s: float) -> Point:
-    samples = record.samples
-    assert samples is not None
-    seconds = samples.seconds_per_launch
+    seconds = record.compared_s or 0.0
     if not _LEAST_S <= seconds <= _MOST_S:
         raise HarnessError(
             f"{record.key}: a launch of {seconds:g} s in run {run.run_id[:60]!r} cannot be. Leave it out."

@@ -9,6 +9,7 @@ Inside there are only seconds, bytes, FLOP, watts, joules and MHz where NVML spe
 import dataclasses
 import math
 import re
+import statistics
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -262,6 +263,17 @@ class Record:
     def metric(self, name: str) -> Metric | None:
         """The metric of that name, or `None` where this record has none."""
         return next((m for m in self.metrics if m.name == name), None)
+
+    @property
+    def compared_s(self) -> float | None:
+        """Seconds a launch by which runs are compared: of a latency the median call, of all else the window's mean.
+
+        Whatever shares a processor's core slows some calls by half again. How many moves their mean, not their median.
+        """
+        if self.samples is None:
+            return None
+        is_latency = self.case.kind == "latency"
+        return statistics.median(self.samples.seconds) if is_latency else self.samples.seconds_per_launch
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Known noise: how far runs of one case differ when nothing was changed, and how to look that up.
 
-A spread is that of L, the logarithm of total window time over launches: a difference of 0.01 in L is 1 % of time.
+A spread is that of L, the logarithm of a run's seconds a launch (`Record.compared_s`): a difference of 0.01 in L is 1 %
+of time.
 `noise_finding.py` finds it in runs, `noise_files.py` keeps it. Floor 3 of the suite; pure.
 """
 

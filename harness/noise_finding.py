@@ -214,9 +214,9 @@ def _readings(placed: Sequence[_Placed]) -> _Readings:
 
 
 def _read(placed: _Placed, record: Record, samples: Samples) -> _Reading:
-    log_s = math.log(samples.window_s) - math.log(samples.launches)
+    log_s = math.log(record.compared_s or math.nan)
     logs = tuple(math.log(seconds) for seconds in samples.seconds)
-    if min(log_s, *logs) < math.log(_LEAST) or max(log_s, *logs) > math.log(_MOST):
+    if not math.log(_LEAST) <= min(log_s, *logs) <= max(log_s, *logs) <= math.log(_MOST):
         raise HarnessError(f"{record.key}: a launch of {math.exp(log_s):.3g} s cannot be. Leave that run out.")
     return _Reading(
         placed, record, samples, moment_of(record.started_at or placed.run.created_at).timestamp(), log_s, logs

@@ -4,9 +4,9 @@
     evidence = combine([evidence, ...])                     the same case on several cards, each paired with itself
     decisions = decide([evidence, ...])                     all cases of one comparison, in the same order
 
-A side is its runs grouped by boot: `[[L, L, ...], [L, ...]]`. L is the logarithm of a run's total window time over its
-launches, so a difference of 0.01 is 1 % of time; positive is slower. `judge` also takes any other logarithm of which
-less is better: joules, p99 over median, a family's mean L.
+A side is its runs grouped by boot: `[[L, L, ...], [L, ...]]`. L is the logarithm of a run's total window time over
+its launches, or of a latency its median call (`Record.compared_s`), so a difference of 0.01 is 1 % of time; positive
+is slower. `judge` also takes any other logarithm of which less is better: joules, p99 over median, a family's mean L.
 
 The unit is a run, a fresh process; samples of one process are no substitute (pseudo-replication, Hurlbert, Ecological
 Monographs 54, 1984). With two boots or more on either side the unit is the boot. With one, boot and change cannot be

@@ -169,13 +169,14 @@ def _readings(run: Run, where: str) -> Iterator[tuple[str, Reading]]:
 
 
 def _read(record: Record, samples: Samples, where: str) -> Reading:
-    for seconds in (min(samples.seconds), max(samples.seconds), samples.seconds_per_launch):
+    compared_s = record.compared_s or 0.0
+    for seconds in (min(samples.seconds), max(samples.seconds), compared_s):
         if not LEAST_S <= seconds <= MOST_S:  # also NaN
             raise HarnessError(f"{where}: {record.key}: a launch of {seconds:.3g} s cannot be. Leave that run out.")
     telemetry = record.telemetry
     return Reading(
         nature=_nature(record.family, record.case),
-        log_s=math.log(samples.window_s) - math.log(samples.launches),
+        log_s=math.log(compared_s),
         log_tail=_log_tail(samples.seconds),
         energy_j=_positive(_metric(record, "energy_per_work")),
         cycles=_positive(_metric(record, "cycles")),

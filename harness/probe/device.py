@@ -22,7 +22,7 @@ from harness.probe import host
 from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue, Watched
 from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
 from harness.probe.scripted import device_by_path
-from harness.probe.shots import time_shots
+from harness.probe.shots import cpus_in_turn, time_shots
 
 if TYPE_CHECKING:
     from harness.probe.rest import Rest
@@ -127,7 +127,7 @@ class CpuDevice:
         self, shot: Launch, shots: int, before: Launch | None, held: Fraction
     ) -> tuple[list[float], Telemetry]:
         """Single calls by the host's clock."""
-        return time_shots(shot, shots, before, held), _cpu_telemetry()
+        return time_shots(shot, shots, before, held, cpus_in_turn()), _cpu_telemetry()
 
     def release(self) -> None:
         """Free what no tensor uses any more."""
@@ -243,10 +243,12 @@ class CudaDevice:
         from harness.probe.telemetry import between_edges, nothing_watched, read_edge
 
         torch.cuda.synchronize()
+        cpus = cpus_in_turn()
         if self.gpu is None:
-            return time_shots(shot, shots, before, held), nothing_watched("NVML does not list this GPU", LoadFacts(0.0))
+            seconds = time_shots(shot, shots, before, held, cpus)
+            return seconds, nothing_watched("NVML does not list this GPU", LoadFacts(0.0))
         first = read_edge(self.gpu)
-        seconds = time_shots(shot, shots, before, held)
+        seconds = time_shots(shot, shots, before, held, cpus)
         return seconds, between_edges(first, read_edge(self.gpu), self.gpu.power_limit_w())
 
     def begin_rest(self) -> None:
