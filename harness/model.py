@@ -15,6 +15,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
 from harness.errors import HarnessError
@@ -419,6 +420,11 @@ class Run:
     def not_measured(self) -> tuple[Record, ...]:
         """The records without figures; each has its reason."""
         return tuple(r for r in self.records if r.outcome != "measured")
+
+
+def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:
+    """Whether any pattern names the family or matches the key; no pattern wants everything."""
+    return not only or any(fnmatchcase(family, p) or fnmatchcase(key, p) or fnmatchcase(key, f"{p}/*") for p in only)
 
 
 def moment_of(text: str) -> datetime:

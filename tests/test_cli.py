@@ -14,6 +14,7 @@ import harness
 from harness import store
 from harness.cli import run as run_verb
 from harness.cli.app import exit_status
+from harness.cli.patterns import split_patterns
 from harness.errors import ExitCode, HarnessError
 from harness.model import Case, Order, Work
 from tests import hand_made
@@ -119,7 +120,7 @@ def test_run_takes_every_option(asked: list[run_verb.Request], monkeypatch: pyte
     ],
 )
 def test_commas_part_patterns_but_not_keys(text: str, patterns: list[str]):
-    assert run_verb.split_patterns(text) == patterns
+    assert split_patterns(text) == patterns
 
 
 def raise_from_run(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -257,6 +258,7 @@ def test_show_without_pydantic_names_what_to_install(run_set: Path):
     code = """
 import builtins, sys
 from harness.cli.app import exit_status
+from harness.cli.patterns import split_patterns
 found = builtins.__import__
 def hide(name, space=None, *rest):
     if name == "pydantic" and (space or {}).get("__name__") == "harness.store":

@@ -20,6 +20,24 @@ from tests import hand_made
 from tests import hand_made_gates as made
 from tests.hand_made_gates import COPY, GEMM, NEW, PING, READ, outcome_of, result_of, side, verdicts
 
+# Which cases
+
+
+def test_only_the_named_cases_are_judged_and_the_verdict_says_how_many_were_not():
+    slower = {GEMM.key: 0.05}
+    assert outcome_of(side("a"), side("b", slower=slower)).verdicts == ("regression",)
+    outcome = outcome_of(side("a"), side("b", slower=slower), only=("memory", PING.key))
+    assert outcome.verdicts == ("pass",)
+    assert sorted(result.key for result in outcome.cases) == sorted((COPY.key, PING.key, READ.key))
+    assert f"3 cases of --only memory {PING.key} (1 not looked at)" in verdict_line(outcome)
+    assert "--only" not in verdict_line(outcome_of(side("a"), side("b")))
+
+
+def test_only_that_names_nothing_measured_is_refused():
+    with pytest.raises(HarnessError, match="no measured case that --only gem names"):
+        outcome_of(side("a"), side("b"), only=("gem",))
+
+
 # Comparable
 
 

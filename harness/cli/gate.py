@@ -45,6 +45,9 @@ def gate(
     across_cards: Annotated[
         bool, typer.Option("--across-cards", help="No card is on both sides: add the known spread between cards.")
     ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Families or keys to judge; the verdict names the rest.")
+    ] = None,
     look: Annotated[
         int | None, typer.Option(help="This comparison is extended: look 1 or 2 of it; alpha .03 a look.", min=1)
     ] = None,
@@ -54,6 +57,7 @@ def gate(
     """Judge an upgrade from runs before and after it. The last line alone tells the outcome."""
     import gc
 
+    from harness.cli.patterns import read_patterns
     from harness.gate.comparable import parse_changed
     from harness.gate.judging import Question
     from harness.gate.judging import gate as judge_upgrade
@@ -68,7 +72,8 @@ def gate(
     # Nothing of what is read becomes garbage before the end.
     gc.disable()
     before, after = read_side(baseline, "baseline"), read_side(candidate, "candidate")
-    question = Question(names, boot_sd, across_cards, _card_spread(before[0].gpu) if across_cards else {}, look)
+    card_sd = _card_spread(before[0].gpu) if across_cards else {}
+    question = Question(names, boot_sd, across_cards, card_sd, look, read_patterns(only or ()))
     outcome = judge_upgrade(before, after, chosen, question)
     write_outcome(outcome, format, junit)
     raise typer.Exit(outcome.exit_code)

@@ -13,6 +13,7 @@ import typer
 
 from harness import packages
 from harness.cli.declaration import declared_clock_mhz
+from harness.cli.patterns import read_patterns
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.model import PROFILES, Order, Run
@@ -124,12 +125,9 @@ def make_request(
     declared_clock_mhz(declare)
     if out is not None and resume is not None:
         raise HarnessError("--out and --resume both name a set. Use --resume alone: it adds to that set.")
-    patterns = tuple(pattern for text in only for pattern in split_patterns(text))
-    if only and not patterns:
-        raise HarnessError("--only names no case. Leave it out to measure all.")
     order = Order(
         profile=profile,
-        only=patterns,
+        only=read_patterns(only),
         device=device.value,
         gpu=gpus,
         declare=declare,
@@ -141,25 +139,6 @@ def make_request(
     if resume is not None and order.inject:
         raise HarnessError("--inject and --resume: a run goes on as it was begun. Leave --inject out.")
     return Request(order, runs, gpus, is_concurrent, out, resume)
-
-
-def split_patterns(text: str) -> list[str]:
-    """Patterns with spaces or commas between them; a comma inside a key stays in the key.
-
-    `memory,gemm/*` are two, `gemm/dtype=bf16,impl=torch` is one: after a slash, `name=value` goes on with the key,
-    and so does a lone `*`.
-    """
-    patterns: list[str] = []
-    for word in text.split():
-        pieces: list[str] = []
-        for piece in filter(None, word.split(",")):
-            is_continuation = bool(pieces) and "/" in pieces[-1] and "/" not in piece
-            if is_continuation and ("=" in piece or not piece.strip("*?")):
-                pieces[-1] += f",{piece}"
-            else:
-                pieces.append(piece)
-        patterns += pieces
-    return patterns
 
 
 def execute(request: Request) -> int:

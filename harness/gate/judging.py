@@ -14,6 +14,7 @@ from harness.gate.policy import Policy
 from harness.gate.rules import Evidence
 from harness.gate.sides import Nature, Reading, SideRun, refuse_shared
 from harness.gate.why import POWER_LIMITS, cause_of, energy_cause, gap_finding, joules_alone, shifts_of
+from harness.model import is_wanted
 
 # What keeps a case from passing where it is a larger share of the candidate's runs.
 _STARRED = ("partial", "failed", "not measured", "unsettled", "throttled")
@@ -39,13 +40,17 @@ Boots = Mapping[str, Sequence[_Used]]
 
 @dataclass(frozen=True)
 class Question:
-    """What the operator asks: what changed, and what else they know. `card_sd` is the known spread by key."""
+    """What the operator asks: what changed, and what else they know. `card_sd` is the known spread by key.
+
+    `only` are patterns as of `ofpeak run --only`: other cases are not looked at, and the verdict says so.
+    """
 
     changed: tuple[str, ...] = (_BUNDLED,)
     assume_boot_sd: float | None = None
     is_across_cards: bool = False
     card_sd: Mapping[str, float] = field(default_factory=dict)
     look: int | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def alpha(self) -> float:
@@ -57,10 +62,14 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
     """May what changed go out? `HarnessError` for sides that nobody can judge."""
     refuse_shared(baseline, candidate)
     injected = _injection(baseline, candidate)
+    every = _keys(baseline)
+    baseline, candidate = _narrowed(baseline, question.only), _narrowed(candidate, question.only)
     families = {reading.nature.family: None for run in (*baseline, *candidate) for reading in run.readings.values()}
     if not any(run.readings for run in baseline):
+        named = f" that --only {' '.join(question.only)} names" if question.only else ""
         raise HarnessError(
-            "the baseline holds no measured case, so there is nothing to compare with. Measure it again."
+            f"the baseline holds no measured case{named}, so there is nothing to compare with. "
+            + ("Name families or keys that it holds." if named else "Measure it again.")
         )
     pairs, left_out, no_card = _pair_cards(baseline, candidate, question.is_across_cards)
     comparability = compare_facts(pairs, question.changed, families)
@@ -88,7 +97,21 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         assume_boot_sd=question.assume_boot_sd,
         is_across_cards=question.is_across_cards and not any(label for label, _, _ in pairs),
         look=question.look,
+        only=question.only,
+        aside=len(every - _keys(baseline)),
     )
+
+
+def _narrowed(runs: Sequence[SideRun], only: Sequence[str]) -> list[SideRun]:
+    """The runs with those cases alone."""
+    return [
+        replace(
+            run,
+            readings={key: r for key, r in run.readings.items() if is_wanted(r.nature.family, key, only)},
+            absent={key: a for key, a in run.absent.items() if is_wanted(a.family, key, only)},
+        )
+        for run in runs
+    ]
 
 
 def _injection(baseline: Sequence[SideRun], candidate: Sequence[SideRun]) -> str:

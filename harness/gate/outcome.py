@@ -59,7 +59,8 @@ class Outcome:
     """Everything that a gate says. `results` are worst first; `new` are cases that only the candidate has.
 
     `title` is what changed in one phrase; `gpu` the card's name; `cards` the hashes that were compared. `injected` is
-    what the candidate was slowed down by on purpose: such a verdict is about the gate, not about the change.
+    what the candidate was slowed down by on purpose: such a verdict is about the gate, not about the change. `aside`
+    cases of the baseline were not looked at, because `only` does not name them.
     """
 
     gpu: str
@@ -78,6 +79,8 @@ class Outcome:
     is_across_cards: bool = False
     look: int | None = None
     injected: str = ""
+    only: tuple[str, ...] = ()
+    aside: int = 0
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

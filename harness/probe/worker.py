@@ -8,9 +8,8 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.journal import Journal
 from harness.metrics import derive_metrics, warnings_of
-from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, to_plain
+from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, is_wanted, to_plain
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
@@ -322,11 +321,6 @@ def injection_warning(injected: Fraction) -> tuple[str, ...]:
         return ()
     share = f"{float(100 * injected):g} %"
     return (f"injected: {share} more was done than is counted, as --inject asked. It is no figure of this device.",)
-
-
-def is_wanted(family: str, key: str, only: Sequence[str]) -> bool:
-    """Whether any pattern names the family or matches the key; no pattern wants everything."""
-    return not only or any(fnmatchcase(family, p) or fnmatchcase(key, p) or fnmatchcase(key, f"{p}/*") for p in only)
 
 
 def now() -> str:

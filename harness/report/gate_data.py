@@ -34,6 +34,8 @@ def gate_json(outcome: Outcome) -> str:
         "alpha": outcome.alpha,
         "tests": outcome.tests,
         "look": outcome.look,
+        "only": list(outcome.only),
+        "not_looked_at": outcome.aside,
         "injected": outcome.injected,
         "assume_boot_sd_ratio": outcome.assume_boot_sd,
         "is_across_cards": outcome.is_across_cards,

@@ -25,8 +25,13 @@ def verdict_line(outcome: Outcome) -> str:
         shown = "; ".join(change.words for change in against[:_MOST_DIFFERENCES])
         rest = len(against) - _MOST_DIFFERENCES
         return clean(f"{head}: {shown}" + (f"; and {counted(rest, 'more difference')}" if rest > 0 else ""))
-    said = [counted(len(outcome.cases), "case"), *_counts(outcome), *_worst(outcome), *_stated(outcome)]
+    said = [_looked_at(outcome), *_counts(outcome), *_worst(outcome), *_stated(outcome)]
     return clean(f"{head}, {', '.join(said)}")
+
+
+def _looked_at(outcome: Outcome) -> str:
+    cases = counted(len(outcome.cases), "case")
+    return f"{cases} of --only {' '.join(outcome.only)} ({outcome.aside} not looked at)" if outcome.only else cases
 
 
 def _counts(outcome: Outcome) -> list[str]:
