@@ -221,13 +221,18 @@ def pytest_runtest_makereport(
     if report.when == "call" or not report.passed:
         with _leaving_without_room():
             session.finish(_record_of(session, case, item, call, report))
+        if report.failed:
+            _leave_if_lost(session, case, call)
         session.device.release()
-    if report.failed:
-        if call.excinfo is not None:
-            traceback.clear_frames(call.excinfo.tb)  # frames hold tensors, and the next case needs the memory
-        if not session.device.is_usable():
-            pytest.exit(f"the device does not answer any more after {case.key}", returncode=3)
     return report
+
+
+def _leave_if_lost(session: worker.WorkerSession, case: Case, call: pytest.CallInfo[None]) -> None:
+    """Drop what a failed case held; where the device is lost with it, every further call of it would raise."""
+    if call.excinfo is not None:
+        traceback.clear_frames(call.excinfo.tb)  # frames hold tensors, and the next case needs the memory
+    if not session.device.is_usable():
+        pytest.exit(f"the device does not answer any more after {case.key}", returncode=3)
 
 
 def _record_of(

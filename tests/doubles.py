@@ -127,6 +127,30 @@ class PacedDevice(ScriptedDevice):
         time.sleep(0.1)
 
 
+class StickyDevice(ScriptedDevice):
+    """A scripted device that an illegal address ends for its process: every later call raises the same error."""
+
+    is_broken = False
+
+    def break_down(self) -> None:
+        """What a kernel that writes out of bounds does."""
+        type(self).is_broken = True
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait, or raise what the device is left with."""
+        if self.is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def release(self) -> None:
+        """The allocator frees blocks by calls that raise as well."""
+        self.synchronize()
+
+    def is_usable(self) -> bool:
+        """Not after the first error."""
+        return not self.is_broken
+
+
 class LostDevice(ScriptedDevice):
     """A scripted device that can be opened once: the file that OFPEAK_TEST_LOST names remembers."""
 

@@ -139,6 +139,18 @@ def test_a_record_after_a_crash_names_the_case_that_crashed(faulty: Done):
     assert next(r for r in faulty.run.records if r.key == "segfault/n=2").predecessor == "segfault/n=1"
 
 
+def test_an_illegal_address_costs_its_case_and_the_worker_says_why_it_leaves(tmp_path: Path):
+    """Memory was released before the device was asked whether it still answers: pytest ended in an INTERNALERROR."""
+    done = do(tmp_path, "sticky", device="tests.doubles.StickyDevice")
+    assert outcomes(done.run) == {"sticky/n=1": "failed", "sticky/n=2": "measured"}
+    assert "an illegal memory access was encountered" in done.reason("sticky/n=1")
+    assert {record.key: record.worker for record in done.run.records} == {"sticky/n=1": 0, "sticky/n=2": 1}
+    assert [worker.ended for worker in done.run.workers] == ["ended with exit code 3", "finished"]
+    log = (tmp_path / "run-001.log").read_text()
+    assert "the device does not answer any more after sticky/n=1" in log
+    assert "INTERNALERROR" not in log
+
+
 def test_a_run_with_faults_is_whole(faulty: Done):
     assert faulty.run.partial == ""
     assert len(faulty.run.records) == 2 * len(FAULTS)
