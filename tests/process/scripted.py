@@ -1,6 +1,6 @@
 """`ofpeak`, with every run on a scripted device and on the families of a folder: `python scripted.py run ...`.
 
-OFPEAK_TEST_DEVICE names another device of tests.doubles, OFPEAK_TEST_BENCHES another folder.
+OFPEAK_TEST_DEVICE names another device of tests.doubles, or any by its dotted path; OFPEAK_TEST_BENCHES another folder.
 """
 
 import os
@@ -14,7 +14,8 @@ from harness.cli.app import exit_status
 from harness.journal import Event
 from harness.model import Order
 
-DEVICE = f"tests.doubles.{os.environ.get('OFPEAK_TEST_DEVICE', 'ScriptedDevice')}"
+_NAMED = os.environ.get("OFPEAK_TEST_DEVICE", "ScriptedDevice")
+DEVICE = _NAMED if "." in _NAMED else f"tests.doubles.{_NAMED}"
 BENCHES = Path(os.environ.get("OFPEAK_TEST_BENCHES", runner.ROOT / "tests" / "fake_benches"))
 really_execute = runner.execute
 

@@ -83,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
             "mutated": lambda: mutated(base / "mutants", mutants, given.seed),
             "imported": lambda: imported(imports_s, given.seed),
             "faults": lambda: faults(base / "faults"),
+            "device": lambda: device(base / "device", form.is_long),
             "readers": lambda: readers(base / "readers", form.readers),
         }
         if not form.is_long:
@@ -180,6 +181,17 @@ def faults(base: Path) -> tuple[str, str, str, list[str]]:
             problems.append(f"{fault}: ended after {broken.wall_s} s")
     said = f"{len(NAMED) - len(problems)} of {len(NAMED)}"
     return "injected faults", "all end within their limit, all rightly named, the next case is measured", said, problems
+
+
+def device(base: Path, is_long: bool) -> tuple[str, str, str, list[str]]:
+    """What docs/failures.md tells of an H200, by the nearest that a CPU can do."""
+    steps = () if is_long else ("--step", "faults")
+    left = end_of(start_python("-m", "tests.gpu_faults", base, "--device", "cpu", *steps), 600.0)
+    lines = left.out.splitlines() or [left.err.strip()[-200:]]
+    problems = [] if left.code == 0 else lines
+    kills = ", SIGTERM, SIGKILL of worker and supervisor" if is_long else ""
+    what = f"exhausted memory, an illegal address, a hang{kills}, on a CPU"
+    return what, "all named, all else kept or measured, nothing left", lines[-1].partition(":")[0], problems
 
 
 def readers(base: Path, count: int) -> tuple[str, str, str, list[str]]:
