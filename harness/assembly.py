@@ -62,6 +62,9 @@ class _Story:
                 self.finished[record.key] = record
             case "ended":
                 self.ended[event["worker"]] = event["how"]
+            case "discarded":
+                # What a worker measured until it was found to be on another driver or card.
+                self.finished = {k: r for k, r in self.finished.items() if r.worker != event["worker"]}
             case "interrupted":
                 self.interrupted = event["reason"]
             case "resumed":

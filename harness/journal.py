@@ -2,7 +2,8 @@
 
 Events, in the order in which they come: `order` (by the supervisor, once), then for every worker `plan`
 (device, peaks, environment, cases), `warmed`, and for every case `started` and `finished`; `ended` closes a worker.
-A line cut short by a crash is ignored, everything before it counts.
+`discarded` takes back what a worker measured on another driver. A line cut short by a crash is ignored, everything
+before it counts.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
@@ -161,7 +161,7 @@ def warnings_of(
         _undeclared_clock(case, telemetry),
         _energy_check(telemetry),
         _clock_spread(telemetry),
-        _card_changed(telemetry),
+        *card_changed(telemetry.changes),
     )
     return tuple(w for w in candidates if w)
 
@@ -516,10 +516,11 @@ def _clock_spread(telemetry: Telemetry) -> str:
     )
 
 
-def _card_changed(telemetry: Telemetry) -> str:
-    if not telemetry.changes:
-        return ""
-    return f"card changed: while this was measured, {'; '.join(telemetry.changes)}. Measure it again on a quiet card."
+def card_changed(changes: Sequence[str]) -> tuple[str, ...]:
+    """The warning of a case that something happened to; none where nothing did."""
+    if not changes:
+        return ()
+    return (f"card changed: while this was measured, {'; '.join(changes)}. Measure it again on a quiet card.",)
 
 
 def _missing(telemetry: Telemetry, field_name: str, what: str) -> str:

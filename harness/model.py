@@ -163,7 +163,8 @@ class Telemetry:
 
     `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
 
-    `changes` tells what happened to the card in the window: ECC errors, limits set by others, processes that came.
+    `changes` tells what happened to the card, from before the case's first launch until after its last: Xid messages,
+    ECC and NVLink errors, limits set by others, processes that came, a driver that was reloaded.
 
     `window_began_at` is UTC to the millisecond, so that another instrument's record can be laid beside.
 

@@ -161,10 +161,12 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def refuse_mixed_set(plan: Plan, event: Event) -> None:
-    """Raise if the set already holds a run of another card or environment, or this one began in another."""
+    """Raise if the set already holds a run of another card or environment, or this one began in another.
+
+    A worker that follows another may find a driver that was exchanged in between.
+    """
     before = _earlier_facts(plan)
-    if plan.is_resumed:
-        before.append(next(e for e in read_events(plan.journal) if e["event"] == "plan") | {"in": plan.journal})
+    before.append(next(e for e in read_events(plan.journal) if e["event"] == "plan") | {"in": plan.journal})
     for facts in before:
         differing = differences(facts, event)
         if differing:

@@ -77,6 +77,8 @@ def supervise(plan: Plan, stop: Stop) -> Iterator[Event]:
         has_news = bool(supervisor.finished - set(plan.skip))
         if has_news or ((supervisor.planned or plan.first_worker) and not isinstance(error, HarnessError)):
             with suppress(JournalError):  # it only says why the run is partial
+                if supervisor.stranger is not None:
+                    journal.write("discarded", worker=supervisor.stranger)
                 journal.write("interrupted", reason=str(error) or "nobody waits for it any more")
             save_from_journal(plan)
         elif past_bytes:
@@ -164,6 +166,7 @@ class _Supervisor:
     planned: dict[str, dict[str, Any]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     last_key: str = ""
+    stranger: int | None = None  # the worker that found another machine than the run began on
     guard: _Guard = field(default_factory=_Guard)
     _process: "subprocess.Popen[bytes] | None" = None
 
@@ -294,7 +297,9 @@ class _Supervisor:
         match event["event"]:
             case "plan":
                 self.planned |= {entry["key"]: entry for entry in event["cases"]}
+                self.stranger = event["worker"]
                 refuse_mixed_set(self.plan, event)
+                self.stranger = None
                 watch.set("planning the first case", _PLAN_LIMIT_S)
                 if not self.planned:
                     raise _nothing_planned(self.plan.order)

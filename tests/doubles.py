@@ -162,6 +162,17 @@ class LostDevice(ScriptedDevice):
         opened.touch()
 
 
+class ReloadedDevice(ScriptedDevice):
+    """A scripted device whose driver is exchanged after it was opened once: OFPEAK_TEST_LOST names what remembers."""
+
+    def environment(self) -> dict[str, Fact]:
+        """Another driver from the second time on."""
+        opened = Path(os.environ["OFPEAK_TEST_LOST"])
+        driver = "581.0" if opened.exists() else "580.1"
+        opened.touch()
+        return {**super().environment(), "driver": Fact(driver)}
+
+
 class ScriptedLoad:
     """Groups of ten launches; a launch that returns a number took that many seconds."""
 

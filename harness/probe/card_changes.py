@@ -1,7 +1,7 @@
-"""What happened to the card while a case was loaded: errors, remapped rows, limits and clocks set by others, tenants.
+"""What happened to the card between two looks: errors, remapped rows, limits and clocks set by others, tenants.
 
-Counters and states are read at both edges of a window; only their difference is told. What NVML does not tell at either
-edge is not judged.
+Counters and states are read at both edges of a window, and more of them around the case (`card_watch`); only their
+difference is told. What NVML does not tell at either edge is not judged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,20 @@ _COUNTERS = {
     "ecc_corrected": "corrected ECC errors",
     "ecc_uncorrected": "uncorrected ECC errors",
     "remapped_rows": "rows of memory remapped",
+    "nvlink_recoveries": "NVLink recoveries",
+    "nvlink_crc_errors": "NVLink CRC errors",
+    "nvlink_replays": "NVLink replays",
+    "nvlink_receive_errors": "NVLink packets received with errors",
+    "nvlink_integrity_errors": "NVLink integrity errors",
+    "nvlink_effective_errors": "NVLink errors left after correction",
 }
-_SETTINGS = {"power_limit_w": ("power limit", "W"), "application_sm_clock_mhz": ("application clock", "MHz")}
+_MOST_SERIOUS_FIRST = (
+    *("ecc_uncorrected", "remapped_rows", "ecc_corrected", "nvlink_recoveries", "nvlink_integrity_errors"),
+    *("nvlink_effective_errors", "nvlink_receive_errors", "nvlink_crc_errors", "nvlink_replays"),
+)
+SETTINGS = {"power_limit_w": ("power limit", "W"), "application_sm_clock_mhz": ("application clock", "MHz")}
+# What NVML answers of a driver or card that is gone: uninitialised, no driver, lost, to be reset, mismatch, unknown.
+_GONE = (1, 9, 15, 16, 18, 999)
 
 
 def read_state(gpu: Gpu) -> dict[str, Reading]:
@@ -41,13 +53,17 @@ def changes_between(first: Mapping[str, Reading], last: Mapping[str, Reading]) -
 
 
 def _changes(first: Mapping[str, Reading], last: Mapping[str, Reading]) -> Iterator[str]:
-    for name in ("ecc_uncorrected", "remapped_rows", "ecc_corrected"):
+    yield from _driver_changes(first, last)
+    for name in _MOST_SERIOUS_FIRST:
         before, after = _pair(name, first, last)
         if before is not None and after > before:
             yield f"{after - before} {_COUNTERS[name]}"
         elif before is not None and after < before:
             yield f"the count of {_COUNTERS[name]} was reset: the driver was reloaded, or somebody cleared it"
-    for name, (what, unit) in _SETTINGS.items():
+    before, after = _pair("nvlink_active", first, last)
+    if before is not None and after != before:
+        yield f"active NVLinks went from {before} to {after}"
+    for name, (what, unit) in SETTINGS.items():
         before, after = _pair(name, first, last)
         if before is not None and after != before:
             yield f"the {what} went from {before:g} to {after:g} {unit}"
@@ -58,6 +74,20 @@ def _changes(first: Mapping[str, Reading], last: Mapping[str, Reading]) -> Itera
             yield f"{came} process{'es' * (came > 1)} came onto the GPU"
         if left:
             yield f"{left} process{'es' * (left > 1)} left the GPU"
+
+
+def _driver_changes(first: Mapping[str, Reading], last: Mapping[str, Reading]) -> Iterator[str]:
+    """A driver that was exchanged, reloaded, or does not answer any more."""
+    answered = any(reading.value is not None for reading in first.values())
+    gone = next((reading.status for reading in last.values() if reading.code in _GONE), "")
+    if answered and gone:
+        yield f"NVML stopped answering: {gone}"
+    before, after = _pair("driver", first, last)
+    if before is not None and after != before:
+        yield f"the driver went from {before} to {after}"
+    before, after = _pair("energy_j", first, last)
+    if before is not None and after < before:
+        yield "the energy counter began anew: the driver was reloaded, or the card was reset"
 
 
 def _pair(name: str, first: Mapping[str, Reading], last: Mapping[str, Reading]) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ from harness.probe.scripted import device_by_path
 from harness.probe.shots import cpus_in_turn, time_shots
 
 if TYPE_CHECKING:
+    from harness.probe.card_watch import Cards
     from harness.probe.rest import Rest
     from harness.probe.ruler import RulerCheck
 
@@ -283,6 +284,20 @@ class CudaDevice:
         from harness.probe.ruler import RulerCheck
 
         return RulerCheck(self, flop_per_clock_per_sm)
+
+    def watch_cards(self) -> "Cards | None":
+        """A watch on this card, and for cases between ranks on the other GPUs that CUDA sees; none without NVML."""
+        from harness.probe.card_watch import Cards, CardWatch
+
+        if self.nvml is None or self.gpu is None:
+            return None
+        others = {}
+        for index in range(torch.cuda.device_count()):
+            uuid = str(torch.cuda.get_device_properties(index).uuid)
+            found = None if uuid == self.uuid else self.nvml.by_uuid(f"GPU-{uuid}")
+            if found is not None:
+                others[index] = CardWatch(self.nvml, found)
+        return Cards(CardWatch(self.nvml, self.gpu), others)
 
     def release(self) -> None:
         """Return cached blocks to the driver, so that the next case finds the memory free."""

@@ -13,6 +13,8 @@ from harness.errors import ExitCode, HarnessError
 FIELD_MEMORY_TEMPERATURE = 82
 FIELD_POWER_INSTANT = 186
 FIELD_NVLINK_LINKS = 91
+# nvmlEventTypeXidCriticalError.
+EVENT_XID = 0x8
 THROTTLE_FIELDS = {
     "power_cap": 74,
     "sync_boost": 76,
@@ -41,6 +43,7 @@ GPM_METRICS = {"tensor_busy_ratio": 5, "dram_busy_ratio": 10}
 _SCOPE_GPU = 0
 _POWER_SAMPLES = 0
 _NOT_FOUND = 6
+_TIMEOUT = 10
 # nvmlValueType_t: double, unsigned int, unsigned long, unsigned long long, signed long long, signed int
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
 
@@ -187,6 +190,31 @@ class Gpu:
         if answer.value is None:
             return [answer] * len(ids)
         return [self._field(entry) for entry in answer.value]
+
+    def watch_events(self, types: int) -> Reading:
+        """A set in which NVML queues this GPU's events of those types from now on; whoever asks frees it."""
+        made = _attempt(self._library, "nvmlEventSetCreate")
+        if made.value is None:
+            return made
+        registered = _attempt(self._library, "nvmlDeviceRegisterEvents", self._handle, types, made.value)
+        if registered.status == "ok":
+            return made
+        self.free_events(made.value)
+        return registered
+
+    def next_event(self, events: Any, patience_ms: int = 0) -> Reading:
+        """The number that the oldest queued event carries (an Xid's own), or `None` where none is queued.
+
+        Waits so long for one; only a failure has a status.
+        """
+        told = _attempt(self._library, "nvmlEventSetWait_v2", events, patience_ms)
+        if told.value is None:
+            return Reading(None) if told.code == _TIMEOUT else told
+        return Reading(int(told.value.eventData))
+
+    def free_events(self, events: Any) -> None:
+        """Give the set back."""
+        _attempt(self._library, "nvmlEventSetFree", events)
 
     def is_slice(self) -> bool:
         """Whether this handle is a MIG instance; a library that cannot tell has none."""

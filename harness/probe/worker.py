@@ -8,7 +8,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.journal import Journal
-from harness.metrics import derive_metrics, warnings_of
+from harness.metrics import card_changed, derive_metrics, warnings_of
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, is_wanted, to_plain
+from harness.probe.card_watch import PATIENCE_MS, Cards
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
@@ -70,6 +71,9 @@ class WorkerSession:
         self._is_warm = False
         self._world: tuple[str, World] | None = None
         self._witness = Witness()
+        self._cards: Cards | None = device.watch_cards() if hasattr(device, "watch_cards") else None
+        if self._cards is not None:
+            self._environment = {**environment, **self._cards.facts()}
 
     @property
     def facts(self) -> DeviceFacts:
@@ -118,6 +122,8 @@ class WorkerSession:
     def begin(self, case: Case) -> None:
         """Journal that a case starts; the supervisor's watchdog counts from here."""
         self._warm_up(self.protocol(case))
+        if self._cards is not None:
+            self._cards.begin(int(case.params.get("ranks", 1)))
         self._started_s, self._started_at = time.monotonic(), now()
         protocol = self.protocol(case)
         allowance_s = getattr(self.device, "allowance_s", _ALLOWANCE_S)  # a scripted device needs less
@@ -168,18 +174,20 @@ class WorkerSession:
         """A measurement with its metrics and warnings, not yet journalled."""
         record = self._new_record(case, "checked", case.checked_only)
         record = replace(record, checks=measurement.checks)
+        changes = self._cards.end() if self._cards is not None else ()
         if measurement.samples is None or measurement.telemetry is None:
-            return record
-        metrics = derive_metrics(case, measurement.samples, measurement.telemetry, self.sheet, self.facts)
+            return replace(record, warnings=card_changed(changes))
+        telemetry = replace(measurement.telemetry, changes=all_changes(measurement.telemetry.changes, changes))
+        metrics = derive_metrics(case, measurement.samples, telemetry, self.sheet, self.facts)
         warnings = (
             *injection_warning(self.injected(case)),
-            *warnings_of(case, measurement.samples, measurement.telemetry, self.sheet, metrics),
+            *warnings_of(case, measurement.samples, telemetry, self.sheet, metrics),
         )
         return replace(
             record,
             outcome="measured",
             samples=measurement.samples,
-            telemetry=measurement.telemetry,
+            telemetry=telemetry,
             metrics=metrics,
             warnings=warnings,
         )
@@ -189,8 +197,10 @@ class WorkerSession:
         return self._new_record(case, "not_applicable", case.not_applicable or reason)
 
     def failed(self, case: Case, error: BaseException | str) -> Record:
-        """A case that went wrong; the reason is one line."""
-        return self._new_record(case, "failed", error if isinstance(error, str) else one_line(error))
+        """A case that went wrong; the reason is one line, and tells what happened to the card meanwhile."""
+        changes = self._cards.end(PATIENCE_MS) if self._cards is not None else ()
+        reason = "; ".join((error if isinstance(error, str) else one_line(error), *changes))
+        return self._new_record(case, "failed", reason)
 
     def finish(self, record: Record) -> None:
         """Journal a record; it is on disk when this returns."""
@@ -206,6 +216,8 @@ class WorkerSession:
         """End the ranks, close the journal."""
         self._close_world()
         self._witness.close()
+        if self._cards is not None:
+            self._cards.close()
         if self._journal is not None:
             self._journal.close()
 
@@ -321,6 +333,12 @@ def injection_warning(injected: Fraction) -> tuple[str, ...]:
         return ()
     share = f"{float(100 * injected):g} %"
     return (f"injected: {share} more was done than is counted, as --inject asked. It is no figure of this device.",)
+
+
+def all_changes(in_window: Sequence[str], around: Sequence[str]) -> tuple[str, ...]:
+    """What the window's edges tell, and what else happened around it; a count in both is that of the window."""
+    told = {change.lstrip("0123456789") for change in in_window}
+    return (*in_window, *(change for change in around if change.lstrip("0123456789") not in told))
 
 
 def now() -> str:

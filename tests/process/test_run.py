@@ -170,6 +170,17 @@ def test_a_device_lost_between_workers_keeps_what_was_finished(tmp_path: Path, m
     assert "fallen off the bus" in run.partial
 
 
+def test_a_driver_exchanged_between_workers_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A new worker's environment was held against other runs of its set, and not against the worker before it."""
+    monkeypatch.setenv("OFPEAK_TEST_LOST", str(tmp_path / "opened"))
+    with pytest.raises(HarnessError, match=r"driver 580.1 -> 581.0.* Finished cases are in .*run-001.json"):
+        do(tmp_path / "set", "exit", "steady", device="tests.doubles.ReloadedDevice")
+    run = store.load(tmp_path / "set" / "run-001.json")
+    assert outcomes(run)["exit/n=1"] == "failed"
+    assert outcomes(run)["exit/n=2"] == "not_run"
+    assert "driver 580.1 -> 581.0" in run.partial
+
+
 def test_gpus_at_once_name_themselves_in_every_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Events of several runs came in one stream, and nothing told which GPU an event was about."""
     machine = {"gpus": ["Scripted GPU"] * 2, "driver": "580.1", "reason": ""}
