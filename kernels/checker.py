@@ -9,6 +9,8 @@ from kernels.reference import fill_normal, sqnr_db
 _CHUNK = 2**26
 # Buffers of one fill are numbered within this many seeds, so that a fill from the next seed repeats none of them.
 _MOST_BUFFERS = 10_000
+_MOST_SHOWN = 3
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class TorchChecker:
@@ -44,6 +46,29 @@ class TorchChecker:
             total += int((piece.to(torch.int64) * weights).sum()) * (start + 1)
         return total
 
+    def copy(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The buffer as it is now, in host memory where the device has no room left."""
+        try:
+            return buffer.clone()
+        except torch.OutOfMemoryError:
+            return buffer.cpu()
+
+    def differences(
+        self, kept: torch.Tensor, buffer: torch.Tensor
+    ) -> tuple[int, list[tuple[tuple[int, ...], int, int]]]:
+        """How many elements differ in their bits, and of the first few: index, bits of both."""
+        count, modulus = 0, 2 ** (8 * buffer.element_size())
+        first: list[tuple[tuple[int, ...], int, int]] = []
+        pieces = zip(_bits(kept).split(_CHUNK), _bits(buffer).split(_CHUNK), strict=True)
+        for number, (kept_piece, now) in enumerate(pieces):
+            before = kept_piece.to(now.device)
+            odd = (before != now).nonzero().view(-1)
+            count += len(odd)
+            for at in odd[: _MOST_SHOWN - len(first)].tolist():
+                index = _index(number * _CHUNK + at, buffer.shape)
+                first.append((index, int(before[at]) % modulus, int(now[at]) % modulus))
+        return count, first
+
     def error(self, actual: torch.Tensor, expected: torch.Tensor, exact: bool) -> float:
         """SQNR in dB, or for `exact` the number of elements that differ (a NaN always differs)."""
         if not exact:
@@ -52,6 +77,20 @@ class TorchChecker:
             raise ValueError(f"actual is {tuple(actual.shape)}, expected {tuple(expected.shape)}")
         pieces = zip(actual.reshape(-1).split(_CHUNK), expected.reshape(-1).split(_CHUNK), strict=True)
         return float(sum(int((a != e).sum()) for a, e in pieces))
+
+
+def _bits(buffer: torch.Tensor) -> torch.Tensor:
+    """Each element as a whole number of the same width, in one row."""
+    return buffer.reshape(-1).view(_WORDS[buffer.element_size()])
+
+
+def _index(at: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The position in a row as an index."""
+    index = []
+    for size in reversed(shape):
+        at, inner = divmod(at, size)
+        index.append(inner)
+    return tuple(reversed(index))
 
 
 def _is_beside_gpu(buffer: torch.Tensor) -> bool:

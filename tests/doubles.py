@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -227,6 +228,15 @@ class ScriptedChecker:
     def fingerprint(self, buffer: Any) -> int:
         """The number's hash."""
         return hash(buffer[0])
+
+    def copy(self, buffer: Any) -> Any:
+        """The number."""
+        return list(buffer)
+
+    def differences(self, kept: Any, buffer: Any) -> tuple[int, Sequence[tuple[tuple[int, ...], int, int]]]:
+        """The one number's bits, as a double."""
+        bits = [struct.unpack("<Q", struct.pack("<d", one[0]))[0] for one in (kept, buffer)]
+        return (1, [((0,), *bits)]) if bits[0] != bits[1] else (0, [])
 
     def error(self, actual: Any, expected: Any, exact: bool) -> float:
         """Whether they differ, or 99 dB if they do not."""

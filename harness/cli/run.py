@@ -148,10 +148,12 @@ def execute(request: Request) -> int:
     if problem:
         raise HarnessError(problem)
     from harness import runner
-    from harness.cli.output import standard_console
+    from harness.cli.output import standard_console, write
     from harness.cli.show import write_summaries
+    from harness.corruption import alarms_of
     from harness.report.progress import Progress
     from harness.report.summary import summarize
+    from harness.report.text import clean
     from harness.supervisor import Interrupted
 
     saved: list[tuple[str, Run]] = []
@@ -165,8 +167,10 @@ def execute(request: Request) -> int:
     except Interrupted as interrupt:
         sys.stderr.write(f"ofpeak: {interrupted_message(str(interrupt), interrupt.run_files)}\n")
         return 128 + interrupt.signum
-    write_summaries(summarize([run for _, run in saved], [path for path, _ in saved]))
-    return exit_code_of([run for _, run in saved])
+    runs = [run for _, run in saved]
+    write_summaries(summarize(runs, [path for path, _ in saved]))
+    write("".join(f"{clean(told)}\n" for told in alarms_of(runs)))
+    return exit_code_of(runs)
 
 
 def interrupted_message(signal_name: str, run_files: Sequence[Path]) -> str:

@@ -79,6 +79,7 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         comparability = replace(comparability, undeclared=undeclared)
     is_comparable = not comparability.undeclared.get("all")
     judged = _Judging(pairs, policy, question, comparability).results() if is_comparable else []
+    suspected = tuple(words.suspected(baseline, candidate))
     used = ([run for _, side, _ in pairs for run in side], [run for _, _, side in pairs for run in side])
     return Outcome(
         gpu=baseline[0].gpu,
@@ -91,6 +92,7 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         results=tuple(sorted((j.result for j in judged), key=_worst_first)),
         findings=(*left_out, *words.findings(comparability), *_gap_findings(judged)),
         injected=injected,
+        suspected=suspected,
         new=tuple(sorted(_keys(used[1]) - _keys(used[0]))) if is_comparable else (),
         alpha=question.alpha,
         tests=sum(j.result.evidence is not None for j in judged),

@@ -58,6 +58,7 @@ class Result:
 class Outcome:
     """Everything that a gate says. `results` are worst first; `new` are cases that only the candidate has.
 
+    `suspected` tells of every case of either side in which silent corruption is suspected: then nothing passes.
     `title` is what changed in one phrase; `gpu` the card's name; `cards` the hashes that were compared. `injected` is
     what the candidate was slowed down by on purpose: such a verdict is about the gate, not about the change. `aside`
     cases of the baseline were not looked at, because `only` does not name them.
@@ -81,6 +82,7 @@ class Outcome:
     injected: str = ""
     only: tuple[str, ...] = ()
     aside: int = 0
+    suspected: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -88,6 +90,8 @@ class Outcome:
         found = {result.verdict for result in self.results}
         if self.comparability.undeclared.get("all"):
             found.add("not comparable")
+        if self.suspected:
+            found.add("inconclusive")
         bad: tuple[Verdict, ...] = tuple(verdict for verdict in EXIT_CODES if verdict in found and verdict != "pass")
         return bad or (("pass",) if found else ("inconclusive",))
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from harness.corruption import alarm, is_suspected
 from harness.gate.comparable import BUNDLES, Change, Comparability
 from harness.gate.outcome import Dropped, Verdict
 from harness.gate.rules import Decision, Evidence, Needed
@@ -28,6 +29,16 @@ class Asked(Protocol):
     @property
     def assume_boot_sd(self) -> float | None:
         """How far boots are said to differ."""
+
+
+def suspected(baseline: Iterable[SideRun], candidate: Iterable[SideRun]) -> Iterator[str]:
+    """Every case in which silent corruption is suspected: figures of such a card decide nothing."""
+    for side, runs in (("baseline", baseline), ("candidate", candidate)):
+        for run in runs:
+            card = run.card[1] if run.card else "of unknown hash"
+            for key, absent in run.absent.items():
+                if is_suspected(absent.reason):
+                    yield f"{side}, run {run.run_id}: {alarm(key, card, absent.reason)}"
 
 
 def percent(ratio: float, decimals: int = 1) -> str:

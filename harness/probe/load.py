@@ -6,7 +6,7 @@ Protocols and plain data only, so that a scripted device can stand in for a GPU 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from harness.model import DeviceFacts, Telemetry
 
@@ -146,6 +146,12 @@ class Checker(Protocol):
 
     def fingerprint(self, buffer: object) -> int:
         """Equal for equal bits."""
+
+    def copy(self, buffer: object) -> object:
+        """The buffer as it is now."""
+
+    def differences(self, kept: Any, buffer: Any) -> tuple[int, Sequence[tuple[tuple[int, ...], int, int]]]:
+        """How many elements of two buffers differ in their bits, and of the first few: index, bits of both."""
 
     def error(self, actual: object, expected: object, exact: bool) -> float:
         """SQNR in dB against a reference of higher precision (NaN if any value is not finite); for `exact`, how

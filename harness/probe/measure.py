@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from harness.model import Case, Check, Samples, Telemetry
 from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
+from harness.probe.repeats import compare_repeats
 from harness.probe.shots import TIMER
 from harness.statistics import is_settled
 
@@ -28,7 +29,14 @@ _POWER_STEP_S = 0.1
 
 
 class CheckFailedError(Exception):
-    """A result differs from its reference, so it is not timed, or its timing is not kept."""
+    """A result differs from its reference, so it is not timed, or its timing is not kept.
+
+    `checks` are what was found until then, for the record.
+    """
+
+    def __init__(self, message: str, checks: tuple[Check, ...] = ()) -> None:
+        super().__init__(message)
+        self.checks = checks
 
 
 @dataclass(frozen=True)
@@ -115,10 +123,8 @@ def measure_case(
     else:
         samples, telemetry = time_window(device, with_extra(subject.launch, injected), protocol)
     after = check(subject, device, checker, FRESH_SEED, "after")
-    checks = [before, after]
-    if case.deterministic:
-        checks.append(check_repeat(subject, device, checker))
-    return Measurement(tuple(checks), samples, telemetry)
+    repeat = (check_repeat(subject, device, checker, (before, after)),) if case.deterministic else ()
+    return Measurement((before, after, *repeat), samples, telemetry)
 
 
 def check(subject: Subject, device: Device, checker: Checker, seed: int, when: str) -> Check:
@@ -135,20 +141,22 @@ def check(subject: Subject, device: Device, checker: Checker, seed: int, when: s
     return result
 
 
-def check_repeat(subject: Subject, device: Device, checker: Checker) -> Check:
-    """The same inputs twice: every output must have the same bits."""
+def check_repeat(subject: Subject, device: Device, checker: Checker, earlier: tuple[Check, ...] = ()) -> Check:
+    """The same inputs twice: every output must have the same bits. A difference is looked into before it is raised."""
     if not subject.outputs:
         raise CheckFailedError("the case says it is deterministic, but no output was given to compare")
-    first = [checker.fingerprint(out) for out in subject.outputs]
-    checker.poison(subject.outputs)
-    _launch_every_set(subject, device)
-    differing = sum(a != checker.fingerprint(out) for a, out in zip(first, subject.outputs, strict=True))
-    result = Check("repeat", "exact", differing == 0, float(differing), 0.0, "outputs whose bits differ")
+
+    def again(is_filled_anew: bool) -> None:
+        if is_filled_anew:
+            checker.fill(subject.inputs, FRESH_SEED)
+        checker.poison(subject.outputs)
+        _launch_every_set(subject, device)
+
+    told = compare_repeats(subject.outputs, checker, again)
+    detail = f"of {told.launches} launches on the same inputs gave other bits"
+    result = Check("repeat", "exact", told.differing == 0, float(told.differing), 0.0, detail)
     if not result.passed:
-        raise CheckFailedError(
-            f"{differing} of {len(first)} outputs differ bit for bit between two launches on the same inputs: "
-            "suspected silent corruption"
-        )
+        raise CheckFailedError(told.reason, (*earlier, result))
     return result
 
 

@@ -200,7 +200,7 @@ class WorkerSession:
         """A case that went wrong; the reason is one line, and tells what happened to the card meanwhile."""
         changes = self._cards.end(PATIENCE_MS) if self._cards is not None else ()
         reason = "; ".join((error if isinstance(error, str) else one_line(error), *changes))
-        return self._new_record(case, "failed", reason)
+        return replace(self._new_record(case, "failed", reason), checks=getattr(error, "checks", ()))
 
     def finish(self, record: Record) -> None:
         """Journal a record; it is on disk when this returns."""

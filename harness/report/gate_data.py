@@ -37,6 +37,7 @@ def gate_json(outcome: Outcome) -> str:
         "only": list(outcome.only),
         "not_looked_at": outcome.aside,
         "injected": outcome.injected,
+        "suspected": list(outcome.suspected),
         "assume_boot_sd_ratio": outcome.assume_boot_sd,
         "is_across_cards": outcome.is_across_cards,
         "results": [_result(result) for result in outcome.results],

@@ -2,6 +2,7 @@
 
 from xml.etree import ElementTree
 
+from harness.corruption import SUSPECTED
 from harness.gate.outcome import Outcome, Result
 from harness.report.gate_line import figures as judged_figures
 from harness.report.gate_line import verdict_line
@@ -21,6 +22,10 @@ def to_junit(outcome: Outcome) -> str:
         kind = outcome.verdicts[0]
         error = ElementTree.SubElement(case, "error", message=line, type=kind)
         error.text = "\n".join(clean(change.words) for change in against)
+    if outcome.suspected:
+        case = ElementTree.SubElement(suite, "testcase", classname=_SUITE, name=SUSPECTED)
+        error = ElementTree.SubElement(case, "error", message=line, type="inconclusive")
+        error.text = "\n".join(clean(told) for told in outcome.suspected)
     for result in outcome.results:
         _add(suite, result)
     ElementTree.SubElement(suite, "system-out").text = line

@@ -1,5 +1,6 @@
 """The gate's last line, which alone tells the outcome: all that applies, what changed, the worst case."""
 
+from harness.corruption import SUSPECTED
 from harness.gate import words
 from harness.gate.outcome import Outcome, Result, Verdict
 from harness.report.text import clean, counted
@@ -18,6 +19,9 @@ def verdict_line(outcome: Outcome) -> str:
     """`PASS: driver 570.86 -> 580.159 on NVIDIA H200, 41 cases, worst +0.3 % ± 0.4 (margin 1.5 %)`."""
     names = ", ".join(_NAMES[verdict] for verdict in outcome.verdicts)
     head = f"{names}: {outcome.title} on {outcome.gpu}"
+    if outcome.suspected:
+        names += f" ({SUSPECTED.upper()})"
+        head = f"{names}: {outcome.title} on {outcome.gpu}"
     if outcome.injected:
         head = f"{names} (candidate INJECTED {outcome.injected}, a test of the gate): {outcome.title} on {outcome.gpu}"
     against = outcome.comparability.undeclared.get("all", ())

@@ -41,6 +41,7 @@ def _head(outcome: Outcome) -> Section:
         boots += f", assumed to differ by {100 * outcome.assume_boot_sd:.4g} % where there is one a side"
     look = f", look {outcome.look} of several" if outcome.look else ""
     lines = [
+        *outcome.suspected,
         *([f"INJECTED: the candidate did more than it counts ({outcome.injected})"] if outcome.injected else []),
         f"what changed: {outcome.title}",
         f"baseline {counted(baseline, 'run')}, candidate {counted(candidate, 'run')}, {cards}, {boots}",

@@ -24,6 +24,8 @@ def escape(text: str) -> str:
 
 
 def _lines(summary: Summary) -> Iterator[str]:
+    for told in summary.alarms:
+        yield from (f"**{escape(told)}**", "")
     yield f"## {escape(summary.title)}"
     yield ""
     for name, value in summary.header:

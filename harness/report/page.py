@@ -9,6 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 import harness
+from harness.corruption import alarms_of
 from harness.report import bursts, clocks, figures, generations, roofline, shares, surroundings, timelines, verdict
 from harness.report.panels import Plot, Section, shorten, show_cell
 from harness.report.text import clean
@@ -33,6 +34,7 @@ def render_page(sources: Sequence[Source], reference: str = "") -> str:
         sources=[(view.label, _said_of(view)) for view in views],
         sections=sections_of(views, reference),
         reading=surroundings.READING,
+        alarms=[clean(told) for view in views for told in alarms_of(view.runs)],
     )
 
 
@@ -42,6 +44,7 @@ def render(
     sources: Sequence[tuple[str, str]],
     sections: Sequence[Section],
     reading: Sequence[tuple[str, str]],
+    alarms: Sequence[str] = (),
 ) -> str:
     """A page of these parts: one file that needs no network, and runs no script but its own."""
     script, plotly = _part("page.js"), _plotly()
@@ -55,6 +58,7 @@ def render(
             sources=sources,
             sections=sections,
             reading=reading,
+            alarms=alarms,
             style=_part("page.css"),
             script=script,
             plotly=plotly,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import units
+from harness.corruption import alarms_of
 from harness.model import Metric, Record, Run
 from harness.noise import KnownSpread, NoiseFile, conditions_of, known_spread
 from harness.report.header import machine_lines, peak_lines, run_lines
@@ -109,7 +110,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that is printed of runs of one card in one environment."""
+    """All that is printed of runs of one card in one environment; `alarms` come before everything else."""
 
     title: str
     header: tuple[tuple[str, str], ...]
@@ -118,6 +119,7 @@ class Summary:
     not_measured: tuple[Group, ...]
     files: tuple[str, ...]
     runs: int
+    alarms: tuple[str, ...] = ()
 
 
 FindNoise = Callable[[str], NoiseFile | None]
@@ -165,6 +167,7 @@ def _summary(
         not_measured=_groups(runs, ("failed", "not_run", "not_applicable")),
         files=tuple(clean(file) for file in files),
         runs=len(runs),
+        alarms=tuple(clean(told) for told in alarms_of(runs)),
     )
 
 

@@ -26,6 +26,7 @@ def print_summary(summary: Summary, console: Console) -> None:
 
 def summary_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
     """The blocks of a summary, top to bottom."""
+    yield from (Text(paragraph(told, width, 0, _INDENT), style="bold red") for told in summary.alarms)
     yield _header(summary)
     if not summary.tables:
         yield Text("\nnothing was measured", style="bold")

@@ -26,6 +26,29 @@ def test_same_seed_gives_the_same_data():
     assert all(torch.equal(a, b) for a, b in zip(filled(3, 7), filled(3, 7), strict=True))
 
 
+@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
+def test_a_flipped_bit_is_found_with_its_index_and_both_patterns(dtype):
+    (buffer,) = buffers(1, dtype, 64)
+    buffer = buffer.view(4, 16)
+    kept = CHECKER.copy(buffer)
+    assert CHECKER.differences(kept, buffer) == (0, [])
+    words = buffer.view(-1).view(torch.uint8)
+    width = buffer.element_size()
+    words[(2 * 16 + 5) * width] = 0x10
+    words[(3 * 16 + 15) * width + width - 1] = 0x80  # the sign, which no pattern shows as a minus
+    top = 0x80 << 8 * (width - 1)
+    assert CHECKER.differences(kept, buffer) == (2, [((2, 5), 0, 0x10), ((3, 15), 0, top)])
+
+
+def test_only_the_first_few_elements_that_differ_are_listed():
+    (buffer,) = buffers(1)
+    kept = CHECKER.copy(buffer)
+    CHECKER.poison([buffer])
+    count, first = CHECKER.differences(kept, buffer)
+    assert count == 64
+    assert [at for at, _, _ in first] == [(0,), (1,), (2,)]
+
+
 def test_buffers_of_one_fill_differ():
     first, second = filled(2, 7)
     assert not torch.equal(first, second)

@@ -144,27 +144,60 @@ def test_deterministic_case_is_repeated_bit_for_bit():
     assert told.checks[-1].passed
 
 
-def test_repeat_that_differs_is_suspected_corruption():
-    after_window = []
-
-    def drift(i, source, out):
-        if source[0] == FRESH_SEED:
-            after_window.append(i)
-            out[0] += len(after_window)
-
-    source, out = [0.0], [0.0]
+def flipping(*wrong):
+    """What is raised where launches of those numbers on fresh inputs write 6.0 for 4.0; the check's is number 1."""
+    source, out, fresh = [0.0], [0.0], []
 
     def launch(i):
-        out[0] = source[0]
-        drift(i, source, out)
+        fresh.extend([i] if source[0] == FRESH_SEED else [])
+        out[0] = 6.0 if source[0] == FRESH_SEED and len(fresh) in wrong else 4.0
         return 0.001
 
     subject = Subject(launch, [source], [out], lambda i: [(1, 1)], exact=True)
     with pytest.raises(CheckFailedError) as told:
         measure_case(DETERMINISTIC, subject, ScriptedDevice(), ScriptedChecker(), WINDOW)
-    assert str(told.value) == (
-        "1 of 1 outputs differ bit for bit between two launches on the same inputs: suspected silent corruption"
+    return told.value
+
+
+def test_bits_that_differ_again_are_suspected_corruption_with_counts_and_place():
+    told = flipping(2, 4, 5)
+    assert str(told) == (
+        "suspected silent corruption: 3 of 12 launches on the same inputs gave other bits than the rest, in 1 of 1 "
+        "outputs; output 0: 1 element differs, the first [0]: 0x4018000000000000 and 0x4010000000000000 "
+        "(xor 0x8000000000000). Take the card out of service until it was examined."
     )
+    assert [(check.when, check.passed) for check in told.checks] == [
+        ("before", True),
+        ("after", True),
+        ("repeat", False),
+    ]
+    assert (told.checks[-1].worst, told.checks[-1].detail) == (3.0, "of 12 launches on the same inputs gave other bits")
+
+
+def test_bits_that_differ_once_and_never_again_are_not_called_corruption():
+    told = str(flipping(2))
+    assert told.startswith(
+        "bits differed once and did not again: 1 of 12 launches on the same inputs gave other bits than the rest, "
+        "in 1 of 1 outputs, none of 10 further ones; output 0: 1 element differs, the first [0]: "
+    )
+    assert "silent corruption" not in told
+
+
+def test_where_the_first_result_was_the_odd_one_its_bits_are_not_known():
+    assert "where is not known, as the odd result was the first" in str(flipping(1))
+
+
+def test_the_same_wrong_bits_in_every_further_launch_are_a_single_event():
+    assert "bits differed once and did not again: 1 of 12" in str(flipping(*range(2, 20)))
+
+
+def test_inputs_are_filled_anew_before_a_difference_is_confirmed(monkeypatch):
+    """An input that lost a bit in memory gave the same wrong result in every further launch."""
+    seeds = []
+    fill = ScriptedChecker.fill
+    monkeypatch.setattr(ScriptedChecker, "fill", lambda self, b, seed: (seeds.append(seed), fill(self, b, seed)))
+    flipping(2)
+    assert seeds == [FIRST_SEED, *[FRESH_SEED] * 11]
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from harness import runner, store
 from harness.errors import ExitCode, HarnessError
 from harness.journal import read_events
 from harness.model import Order, Run
-from tests.process.processes import FAKE_BENCHES, SCRIPTED, names, outcomes
+from tests.process.processes import FAKE_BENCHES, SCRIPTED, command, names, outcomes
 
 FAULTS = (
     *("raises", "wrong", "turns_wrong", "forgets", "nan_time", "out_of_memory"),
@@ -149,6 +149,31 @@ def test_an_illegal_address_costs_its_case_and_the_worker_says_why_it_leaves(tmp
     log = (tmp_path / "run-001.log").read_text()
     assert "the device does not answer any more after sticky/n=1" in log
     assert "INTERNALERROR" not in log
+
+
+def test_bits_that_change_on_equal_inputs_fail_their_case_and_are_told_apart(tmp_path: Path):
+    run = do(tmp_path, "flips_*").run
+    records = {record.case.op: record for record in run.records}
+    assert {op: record.outcome for op, record in records.items()} == {
+        "flips_once": "failed",
+        "flips_often": "failed",
+        "flips_never": "measured",
+    }
+    assert records["flips_once"].reason.startswith("bits differed once and did not again: 1 of 12 launches")
+    assert records["flips_often"].reason.startswith("suspected silent corruption: 4 of 12 launches")
+    assert "(xor 0x1)" in records["flips_often"].reason
+    counts = {op: record.checks[-1].worst for op, record in records.items()}
+    assert counts == {"flips_once": 1.0, "flips_often": 4.0, "flips_never": 0.0}
+
+
+def test_suspected_corruption_is_the_last_line_of_a_run_and_its_exit_code_is_1(tmp_path: Path):
+    left = command("run", "--only", "flips_*", "--out", tmp_path)
+    assert (left.code, left.err) == (1, "")
+    last = left.out.splitlines()[-1]
+    assert last.startswith(
+        "SUSPECTED SILENT CORRUPTION in flips_often/n=1 on card c0ffee: 4 of 12 launches on the same"
+    )
+    assert "flips_once" not in last
 
 
 def test_a_run_with_faults_is_whole(faulty: Done):

@@ -1,0 +1,26 @@
+"""Deterministic cases whose results change a bit on equal inputs: once, or again and again."""
+
+from harness.model import Case, Work
+from harness.probe.measure import FRESH_SEED
+
+FLIPPED = 2.0**-52
+# Launches on fresh inputs after which the bit is wrong: the first of them is the check's, the second the repeat.
+WRONG = {"flips_once": (2,), "flips_often": (2, 5, 6, 9), "flips_never": ()}
+
+
+def cases(profile, device):
+    for op in WRONG:
+        work = (Work(1e9, "B", None, "scripted", no_peak="scripted"),)
+        yield Case(op, {"n": 1}, work, deterministic=True)
+
+
+def bench_flips(case, device, measure):
+    source, out, launched = [0.0], [0.0], []
+
+    def launch(i):
+        launched.append(source[0])
+        is_wrong = source[0] == FRESH_SEED and launched.count(FRESH_SEED) in WRONG[case.op]
+        out[0] = source[0] * (1 + FLIPPED) if is_wrong else source[0]
+        return 0.001
+
+    measure(launch, inputs=[source], outputs=[out], reference=lambda i: [(out[0], source[0])], exact=True)
