@@ -29,7 +29,7 @@ _SIGNS = {
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
     "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
     "energy check": ("≠", "the energy counter and the board's other readings of power disagree: W and pJ may be off"),
-    "card changed": ("†", "something happened to the card in the window: errors, a limit, another process"),
+    "card changed": ("†", "something happened to the card meanwhile: errors, a limit, another process, a reload"),
     "true clock": (
         "≈",
         "the SMs' clocks were more than 1 % apart: clock, cycles and shares at clock are of their mean",
