@@ -128,7 +128,7 @@ class PacedDevice(ScriptedDevice):
         time.sleep(0.1)
 
 
-class StickyDevice(ScriptedDevice):
+class StickyDevice(ImpatientDevice):
     """A scripted device that an illegal address ends for its process: every later call raises the same error."""
 
     is_broken = False

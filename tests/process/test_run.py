@@ -153,17 +153,14 @@ def test_an_illegal_address_costs_its_case_and_the_worker_says_why_it_leaves(tmp
 
 def test_bits_that_change_on_equal_inputs_fail_their_case_and_are_told_apart(tmp_path: Path):
     run = do(tmp_path, "flips_*").run
-    records = {record.case.op: record for record in run.records}
-    assert {op: record.outcome for op, record in records.items()} == {
-        "flips_once": "failed",
-        "flips_often": "failed",
-        "flips_never": "measured",
-    }
-    assert records["flips_once"].reason.startswith("bits differed once and did not again: 1 of 12 launches")
-    assert records["flips_often"].reason.startswith("suspected silent corruption: 4 of 12 launches")
-    assert "(xor 0x1)" in records["flips_often"].reason
-    counts = {op: record.checks[-1].worst for op, record in records.items()}
-    assert counts == {"flips_once": 1.0, "flips_often": 4.0, "flips_never": 0.0}
+    records = {record.key: record for record in run.records}
+    once, often = records["flips_once/n=1"], records["flips_often/n=1"]
+    assert once.reason.startswith("bits differed once and did not again: 1 of 12 launches")
+    assert often.reason.startswith("suspected silent corruption: 4 of 12 launches")
+    assert "(xor 0x1)" in often.reason
+    assert (once.outcome, often.outcome) == ("failed", "failed")
+    assert [record.checks[-1].worst for record in records.values()] == [1.0, 0.0, 4.0, 0.0]
+    assert outcomes(run)["flips_often/n=2"] == outcomes(run)["flips_once/n=2"] == "measured"
 
 
 def test_suspected_corruption_is_the_last_line_of_a_run_and_its_exit_code_is_1(tmp_path: Path):
