@@ -255,3 +255,48 @@ def test_what_samples_average_over_is_kept_for_the_cases(card, monkeypatch, told
     made = card()
     assert made.preheat(60.0) == told
     assert made.samples_rise_s == known
+
+
+# --- cards that are watched ------------------------------------------------------------------------------------------
+
+
+class PairNvml(FakeNvml):
+    """Two GPUs, of which the second has an NVLink error after each look."""
+
+    def __init__(self):
+        super().__init__({"nvmlEventSetCreate": "set", "RegisterEvents": None}, {91: 1})
+        self.registered = []
+        self.errors = 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802  # NVML's own name
+        """Each UUID is its own handle."""
+        return uuid
+
+    def nvmlDeviceRegisterEvents(self, handle, types, events):  # noqa: N802  # NVML's own name
+        """Remembered by handle."""
+        self.registered.append((handle, types))
+
+    def nvmlDeviceGetNvLinkErrorCounter(self, handle, link, counter):  # noqa: N802  # NVML's own name
+        """One more replay of the second at every look."""
+        self.errors += handle == "GPU-b" and counter == 0
+        return self.errors if handle == "GPU-b" and counter == 0 else 0
+
+
+def test_a_case_between_ranks_is_watched_on_every_gpu_that_cuda_sees(card, monkeypatch):
+    library = PairNvml()
+    made = card()
+    made.uuid, made.gpu, made.nvml = "a", Gpu(library, "GPU-a"), open_nvml(library)[0]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="ab"[index]))
+    cards = made.watch_cards()
+    assert sorted(library.registered) == [("GPU-a", 0x8), ("GPU-b", 0x8)]
+    cards.begin()
+    assert cards.end() == ()
+    cards.begin(ranks=2)
+    assert cards.end() == ("GPU 1: 1 NVLink replays",)
+
+
+def test_a_card_that_nvml_does_not_list_is_not_watched(card):
+    made = card()
+    made.gpu = made.nvml = None
+    assert made.watch_cards() is None
