@@ -1,6 +1,7 @@
 """Recordings of other tools, damaged at random, through the importers: figures or a refusal, never a traceback.
 
-The corpus is tests/corpus; tests/torture/atheris_importers.py uses the same target and corpus where atheris is there.
+The corpus is tests/corpus: recordings, and in its folder `found` what fuzzing by coverage made of them.
+tests/torture/atheris_importers.py uses the same target and corpus where atheris is there.
 """
 
 import random
@@ -40,7 +41,16 @@ def take(text: str) -> bool:
 
 def corpus() -> list[str]:
     """The committed recordings."""
-    return [path.read_text(errors="replace") for path in sorted(CORPUS.iterdir())]
+    return _texts(CORPUS)
+
+
+def found() -> list[str]:
+    """What reaches lines that recordings do not."""
+    return _texts(CORPUS / "found")
+
+
+def _texts(folder: Path) -> list[str]:
+    return [path.read_bytes().decode("utf-8", "replace") for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def mutate(rng: random.Random, texts: Sequence[str]) -> str:
@@ -84,12 +94,13 @@ def _splice(rng: random.Random, text: str, texts: Sequence[str]) -> str:
 
 
 def fuzz(seconds: float, seed: int) -> tuple[int, int, list[str]]:
-    """How many texts were tried, how many gave figures, and what went wrong."""
-    rng, texts = random.Random(seed), corpus()
+    """How many texts were tried, how many gave figures, and what went wrong: what was found first, as it is."""
+    rng, recordings, others = random.Random(seed), corpus(), found()
     tried, taken, problems = 0, 0, []
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
-        text = mutate(rng, texts)
+        as_found = tried < len(others)
+        text = others[tried] if as_found else mutate(rng, rng.choice((recordings, others)))
         tried += 1
         try:
             taken += take(text)
