@@ -104,6 +104,13 @@ def test_a_corrupt_case_that_only_the_candidate_has_is_no_pass_either():
     )
 
 
+def test_judging_other_cases_alone_does_not_hide_it():
+    candidate = side("new", NEW)
+    outcome = outcome_of(side("old"), [corrupt(candidate[0]), *candidate[1:]], only=("memory",))
+    assert outcome.verdicts == ("inconclusive",)
+    assert outcome.suspected
+
+
 def test_a_corrupt_baseline_lets_nothing_pass():
     baseline = side("old")
     outcome = outcome_of([*baseline[:-1], corrupt(baseline[-1])], side("new", NEW))

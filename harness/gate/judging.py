@@ -62,6 +62,8 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
     """May what changed go out? `HarnessError` for sides that nobody can judge."""
     refuse_shared(baseline, candidate)
     injected = _injection(baseline, candidate)
+    # Of every case: a card that flips bits decides nothing, whichever cases are judged.
+    suspected = tuple(words.suspected(baseline, candidate))
     every = _keys(baseline)
     baseline, candidate = _narrowed(baseline, question.only), _narrowed(candidate, question.only)
     families = {reading.nature.family: None for run in (*baseline, *candidate) for reading in run.readings.values()}
@@ -79,7 +81,6 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
         comparability = replace(comparability, undeclared=undeclared)
     is_comparable = not comparability.undeclared.get("all")
     judged = _Judging(pairs, policy, question, comparability).results() if is_comparable else []
-    suspected = tuple(words.suspected(baseline, candidate))
     used = ([run for _, side, _ in pairs for run in side], [run for _, _, side in pairs for run in side])
     return Outcome(
         gpu=baseline[0].gpu,
