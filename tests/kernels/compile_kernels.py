@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import driver, gemm, memory
+from kernels import driver, gemm, memory, peers
 
 TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "tf32": "fp32", "fp32": "fp32"}
 OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
@@ -49,6 +49,7 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
         ".v4.b32",
         ".v2.b32",
         "fma.rn",
+        "ld.volatile",
     )
     return {
         "capability": capability,
@@ -115,6 +116,22 @@ def compile_memory(capability, even):
         yield result | {"kernel": kernel.__name__, "even": even}
 
 
+def compile_peers(capability):
+    kernels = {
+        peers.copy_kernel: ({"source": "*fp32", "out": "*fp32"}, {"BLOCK": peers.COPY_BLOCK}, 4),
+        peers.load_kernel: (
+            {"source": "*i32", "sums": "*i64", "size": "i32"},
+            {"BLOCK": peers.LOAD_BLOCK, "STAGES": 3},
+            4,
+        ),
+        peers.store_kernel: ({"pattern": "*fp32", "out": "*fp32"}, {"BLOCK": peers.STORE_BLOCK}, 4),
+        peers.chase_kernel: ({"starts": "*i64", "ends": "*i64", "walker": "i32", "steps": "i32"}, {}, 1),
+    }
+    for kernel, (arguments, constants, warps) in kernels.items():
+        result = compile_kernel(kernel, capability, arguments, constants, num_warps=warps)
+        yield result | {"kernel": f"peers.{kernel.__name__}"}
+
+
 def compile_driver(capability):
     for kernel in driver.SIGNATURES:
         image = driver.compile_image(kernel, divmod(capability, 10))
@@ -131,6 +148,7 @@ def compile_driver(capability):
 
 def compile_all(capability, out_types):
     yield from compile_driver(capability)
+    yield from compile_peers(capability)
     for even in (True, False):
         yield from compile_memory(capability, even)
     configs = [(*key, config) for key, configs in gemm.CONFIGS.items() for config in configs]

@@ -63,3 +63,11 @@ def test_loads_of_a_chain_are_not_cached_and_busy_work_is_arithmetic(compiled):
     assert counts["chase_kernel"]["ld.volatile"] == 1
     assert counts["busy_kernel"]["fma.rn"] == 4
     assert counts["sum_kernel"]["ld.global.v4"] == 8
+
+
+def test_kernels_between_gpus_move_16_bytes_a_thread_and_loads_of_a_chain_are_not_cached(compiled):
+    counts = {line["kernel"]: line["counts"] for line in compiled if line["kernel"].startswith("peers.")}
+    for name in ("copy_kernel", "store_kernel"):
+        assert counts[f"peers.{name}"][".v4.b32"] >= 2, name
+    assert counts["peers.load_kernel"]["cp.async.c"] >= 2
+    assert counts["peers.chase_kernel"]["ld.volatile"] == 1
