@@ -66,6 +66,7 @@ class _LeanTelemetry:
     limited_by: str = "unknown"
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
+    nvlink_links: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -23,6 +23,8 @@ LEAST_SAMPLES_FOR_P99 = 100
 LINK = "nvlink"
 LINK_ALGORITHMS = ("ring", "tree")
 THROUGH_BRIDGE = "through a bridge"
+# The peak of what crosses between one pair of GPUs: it depends on the links that are up.
+PEER_LINK = "peer_link"
 
 POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
@@ -385,6 +387,8 @@ def _find_peak(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
         peak: Peak | None = sheet.peaks[name]
     elif name in ("host_link", "host_link_both"):
         return _find_host_link(work, telemetry, sheet)
+    elif name in (PEER_LINK, f"{PEER_LINK}_both"):
+        return _find_peer_link(work, telemetry, sheet)
     else:
         peak = None
     if peak is None:
@@ -412,6 +416,18 @@ def _find_host_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound
         return _checked(work, one_way)
     both = Peak(2 * one_way.value, one_way.unit, one_way.provenance, f"twice: {one_way.source}")
     return _checked(work, both)
+
+
+def _find_peer_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
+    """The NVLinks that are up between the two, each at the data sheet's rate; both ways at once are twice one."""
+    links, each = telemetry.nvlink_links, sheet.peaks.get("nvlink_each")
+    if links is None:
+        return Bound(work, None, _missing(telemetry, "nvlink_links", "number of NVLinks between the two"))
+    if each is None:
+        return Bound(work, None, sheet.reason or f"no data sheet gives the rate of one NVLink of {_quoted(sheet.gpu)}")
+    ways = 1 if work.peak == PEER_LINK else 2
+    said = f"{links} NVLinks that are up, {'one way' if ways == 1 else 'both ways'}: {each.source}"
+    return _checked(work, Peak(ways * links * each.value, each.unit, each.provenance, said))
 
 
 def _checked(work: Work, peak: Peak) -> Bound:

@@ -77,6 +77,13 @@ class Case:
         shown = {n: v for n, v in self.params.items() if self.defaults.get(n) != v}
         return f"{self.op}/" + ",".join(f"{n}={shown[n]}" for n in sorted(shown))
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs are at work: one a rank, or both ends of a pair (`from` and `to`, as CUDA numbers them)."""
+        if "from" in self.params and "to" in self.params:
+            return len({self.params["from"], self.params["to"]})
+        return int(self.params.get("ranks", 1))
+
 
 @dataclass(frozen=True)
 class DeviceFacts:
@@ -124,8 +131,10 @@ class Samples:
 
     With `shots` these are single calls by the host's clock, so many of them. Of more than 200, those at 200 equally
     spaced ranks are kept, in the order in which they came: percentiles are those of all calls, and what the rarest took
-    is in `slowest_s` alone. Of a call that does several operations at once (the nodes of a graph),
-    `launches_per_sample` counts them, and seconds are those of one.
+    is in `slowest_s` alone.
+
+    Of a launch that does several operations at once (the nodes of a graph, the loads of a chain), `launches_per_sample`
+    counts them, and seconds are those of one.
     """
 
     seconds: tuple[float, ...]
@@ -162,6 +171,8 @@ class Telemetry:
     `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
 
     `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
+
+    `nvlink_links` are the NVLinks that are up between the two GPUs of a pair, or that bound what goes between them.
 
     `changes` tells what happened to the card, from before the case's first launch until after its last: Xid messages,
     ECC and NVLink errors, limits set by others, processes that came, a driver that was reloaded.
@@ -203,6 +214,7 @@ class Telemetry:
     longest_gap_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
+    nvlink_links: int | None = None
     algorithm: str = ""
     protocol: str = ""
     channels: int | None = None

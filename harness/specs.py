@@ -310,6 +310,10 @@ def _data_sheet_peaks(gpu: Gpu) -> dict[str, Peak]:
         one_way, both = (f"{gpu.source} {link}, {direction}." for direction in ("one way", "both directions"))
         peaks["nvlink"] = Peak(nvlink.value * 1e9 / 2, "B", nvlink.provenance, one_way)
         peaks["nvlink_both"] = Peak(nvlink.value * 1e9, "B", nvlink.provenance, both)
+        links = gpu.value("nvlink.links")
+        if links:
+            each = f"{gpu.source} One link of NVLink {gpu.value('nvlink.generation'):g}, one way."
+            peaks["nvlink_each"] = Peak(nvlink.value * 1e9 / 2 / links, "B", nvlink.provenance, each)
     host = gpu.figures.get("nvlink_c2c.gb_per_s_both")
     if host:
         peaks["host_link"] = Peak(host.value * 1e9 / 2, "B", host.provenance, f"{gpu.source} NVLink-C2C, one way.")

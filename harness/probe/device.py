@@ -8,7 +8,7 @@ import gc
 import importlib.util
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -130,6 +130,10 @@ class CpuDevice:
         """Single calls by the host's clock."""
         return time_shots(shot, shots, before, held, cpus_in_turn()), _cpu_telemetry()
 
+    def among(self, gpus: Sequence[int]) -> Device:
+        """A CPU is alone."""
+        return self
+
     def release(self) -> None:
         """Free what no tensor uses any more."""
         gc.collect()
@@ -197,20 +201,22 @@ class CudaDevice:
 
     timer = "cuda_event"
 
-    def __init__(self, index: int, nvml: Nvml | None) -> None:
+    def __init__(self, index: int, nvml: Nvml | None, numa: host.NumaBinding | None = None) -> None:
         from harness.probe.clocks import Stamper
 
         torch.cuda.set_device(index)
         properties = torch.cuda.get_device_properties(index)
         self.uuid = str(properties.uuid)
         self.nvml = nvml
-        self.gpu: Gpu | None = self._find(nvml)
-        self.numa = host.bind_to_gpu_node(self.gpu)
+        self.gpu = _find(nvml, self.uuid)
+        # The process stays beside its own GPU, whichever others it uses.
+        self.numa = numa or host.bind_to_gpu_node(self.gpu)
         self.facts = self._facts(index, properties)
         self.stamper = Stamper(properties.multi_processor_count)
         self.idle_power_w: float | None = None
         self.samples_rise_s: float | None = None
         self._rest: Rest | None = None
+        self._opened = {index: self}
 
     def synchronize(self) -> None:
         """Wait for everything enqueued; a sticky error of the device surfaces here."""
@@ -299,23 +305,29 @@ class CudaDevice:
                 others[index] = CardWatch(self.nvml, found)
         return Cards(CardWatch(self.nvml, self.gpu), others)
 
+    def among(self, gpus: Sequence[int]) -> Device:
+        """Those GPUs of this process as one device. Each is opened at its first use and stays open."""
+        from harness.probe.several import SeveralGpus
+
+        for index in gpus:
+            if index not in self._opened:
+                with torch.cuda.device(index):
+                    self._opened[index] = CudaDevice(index, self.nvml, self.numa)
+        return SeveralGpus([self._opened[index] for index in gpus])
+
     def release(self) -> None:
         """Return cached blocks to the driver, so that the next case finds the memory free."""
         gc.collect()
         torch.cuda.empty_cache()
 
     def is_usable(self) -> bool:
-        """Whether the context survived; an illegal address ends it for this process."""
+        """Whether the context survived, on every GPU that was used; an illegal address ends it for this process."""
         try:
-            torch.cuda.synchronize()
+            for index in self._opened:
+                torch.cuda.synchronize(index)
         except RuntimeError:
             return False
         return True
-
-    def _find(self, nvml: Nvml | None) -> Gpu | None:
-        if nvml is None:
-            return None
-        return nvml.by_uuid(f"GPU-{self.uuid}") or nvml.by_uuid(f"MIG-{self.uuid}")
 
     def _facts(self, index: int, properties: Any) -> DeviceFacts:
         free_bytes, total_bytes = torch.cuda.mem_get_info(index)
@@ -339,6 +351,10 @@ class CudaDevice:
             numa=self.numa.side,
             mig=" MIG " in properties.name,
         )
+
+
+def _find(nvml: Nvml | None, uuid: str) -> Gpu | None:
+    return None if nvml is None else nvml.by_uuid(f"GPU-{uuid}") or nvml.by_uuid(f"MIG-{uuid}")
 
 
 class CudaLoad:
@@ -435,8 +451,12 @@ def environment_of(device: Device) -> dict[str, Fact]:
     if own is not None:
         return own()
     from harness.probe.environment import collect
+    from harness.probe.pair_facts import pair_facts
 
     if isinstance(device, CudaDevice):
         missing = "" if device.gpu else "NVML does not list this GPU"
-        return collect(device.nvml, device.gpu, device.uuid, device.numa.note, missing, device.facts)
+        seen = range(torch.cuda.device_count())
+        gpus = [_find(device.nvml, str(torch.cuda.get_device_properties(index).uuid)) for index in seen]
+        own_facts = collect(device.nvml, device.gpu, device.uuid, device.numa.note, missing, device.facts)
+        return own_facts | pair_facts(gpus)
     return collect(None, None, None, "the CPU itself is measured", "no NVIDIA GPU was measured")

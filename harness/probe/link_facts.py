@@ -24,7 +24,7 @@ _FIELDS_NVLINK_ERRORS = {"replays": 161, "recoveries": 162, "crc_errors": 163}
 _NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 _ACTIVE = 1
 # nvmlGpuTopologyLevel_t.
-_LEVELS = {
+LEVELS = {
     0: "on the same board",
     10: "behind one PCIe switch",
     20: "behind several PCIe switches",
@@ -32,8 +32,8 @@ _LEVELS = {
     40: "on one NUMA node",
     50: "across NUMA nodes",
 }
-_P2P_READ, _P2P_NVLINK = 0, 2
-_P2P_OK = 0
+_P2P_READ, P2P_NVLINK = 0, 2
+P2P_OK = 0
 # NVML_GPU_FABRIC_STATE_*, and the health mask: (shift, width, the value that means trouble, what it means).
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_COMPLETED = 3
@@ -73,13 +73,13 @@ def _place(card: Card, root: Path) -> dict[str, Fact]:
     beside = host.cpus_beside(card.board)
     allowed = host.allowed_cpus()
     return {
-        "gpu_numa_node": _numa_node(card, root),
+        "gpu_numa_node": numa_node(card, root),
         "gpu_cpus": card.fact(beside, len),
         "gpu_cpus_allowed": card.fact(beside, lambda cpus: len(cpus & allowed)),
     }
 
 
-def _numa_node(card: Card, root: Path) -> Fact:
+def numa_node(card: Card, root: Path) -> Fact:
     """NVML's own answer, or the kernel's for that PCI device."""
     told = card.board.ask("GetNumaNodeId")
     if told.value is not None and told.value >= 0:
@@ -128,7 +128,7 @@ def _nvlink(card: Card) -> dict[str, Fact]:
     version = card.board.ask("GetNvLinkVersion", up[0]) if up else Reading(None, "no link is up")
     return {
         **facts,
-        "nvlink_active": card.fact(_all_of(states), lambda v: sum(state == _ACTIVE for state in v)),
+        "nvlink_active": card.fact(all_of(states), lambda v: sum(state == _ACTIVE for state in v)),
         "nvlink_version": card.fact(version, lambda v: _NVLINK_VERSIONS.get(v, f"version {v}")),
         "nvlink_mb_per_s": card.fact(fields[_FIELD_NVLINK_SPEED], lambda v: v or None),
         **_nvlink_errors(card, links),
@@ -140,12 +140,12 @@ def _nvlink_errors(card: Card, links: range) -> dict[str, Fact]:
     asked = [(field, link) for field in _FIELDS_NVLINK_ERRORS.values() for link in links]
     told = dict(zip(asked, card.board.scoped_fields(asked), strict=True))
     return {
-        f"nvlink_{name}": card.fact(_all_of([told[field, link] for link in links]), sum, "informative")
+        f"nvlink_{name}": card.fact(all_of([told[field, link] for link in links]), sum, "informative")
         for name, field in _FIELDS_NVLINK_ERRORS.items()
     }
 
 
-def _all_of(readings: Sequence[Reading]) -> Reading:
+def all_of(readings: Sequence[Reading]) -> Reading:
     """All values, or why the first that lacks one does: a sum over some would look like the sum over all."""
     refused = next((reading for reading in readings if reading.value is None), None)
     return refused or Reading([reading.value for reading in readings])
@@ -201,14 +201,14 @@ def _neighbours(card: Card, nvml: Nvml) -> dict[str, Fact]:
         return facts
     watts = [gpu.power_instant_w() for gpu in others]
     limits = [gpu.power_limit_w() for gpu in others]
-    drawn = _all_of(watts)
+    drawn = all_of(watts)
     return facts | {
         "neighbours_power_w": fact_of(drawn, lambda v: ", ".join(f"{w:.0f}" for w in v), "informative"),
         "neighbours_power_most_w": fact_of(drawn, max, "informative"),
-        "neighbours_busy": fact_of(_all_of([*watts, *limits]), _busy, "informative"),
+        "neighbours_busy": fact_of(all_of([*watts, *limits]), _busy, "informative"),
         "topology": _levels(card.board, others),
         "peers_reachable": _peers(card.board, others, _P2P_READ),
-        "peers_over_nvlink": _peers(card.board, others, _P2P_NVLINK),
+        "peers_over_nvlink": _peers(card.board, others, P2P_NVLINK),
     }
 
 
@@ -220,15 +220,15 @@ def _busy(watts_then_limits: Sequence[float]) -> int:
 
 def _levels(board: Gpu, others: Sequence[Gpu]) -> Fact:
     """How many neighbours stand at which distance over PCIe."""
-    told = _all_of([board.between(other, "GetTopologyCommonAncestor") for other in others])
+    told = all_of([board.between(other, "GetTopologyCommonAncestor") for other in others])
 
     def words(levels: Sequence[int]) -> str:
         counted = Counter(levels)
-        return ", ".join(f"{counted[n]} {_LEVELS.get(n, f'at level {n}')}" for n in sorted(counted))
+        return ", ".join(f"{counted[n]} {LEVELS.get(n, f'at level {n}')}" for n in sorted(counted))
 
     return fact_of(told, words, "informative")
 
 
 def _peers(board: Gpu, others: Sequence[Gpu], which: int) -> Fact:
-    told = _all_of([board.between(other, "GetP2PStatus", which) for other in others])
-    return fact_of(told, lambda v: sum(status == _P2P_OK for status in v), "informative")
+    told = all_of([board.between(other, "GetP2PStatus", which) for other in others])
+    return fact_of(told, lambda v: sum(status == P2P_OK for status in v), "informative")

@@ -128,6 +128,9 @@ class Device(Protocol):
         `before` runs before each, outside its time. Each is held for that share of its own time longer.
         """
 
+    def among(self, gpus: Sequence[int]) -> "Device":
+        """Those GPUs of this process as one device, on which the first launches."""
+
     def release(self) -> None:
         """Give back memory that no tensor uses any more."""
 

@@ -5,7 +5,7 @@ No torch here: the device and the checker come from outside, so that a scripted 
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -80,6 +80,8 @@ class Subject:
 
     With `shots` the host's clock times so many single launches, each of which has done its work, or has thrown it, when
     it returns; `before` runs before each and is not timed. A launch that does several operations at once says how many.
+
+    `gpus` are those at work where it is not the worker's own alone, as CUDA numbers them; the first one launches.
     """
 
     launch: Launch
@@ -92,6 +94,7 @@ class Subject:
     shots: int = 0
     operations: int = 1
     before: Launch | None = None
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def measure_case(
     if subject.shots:
         samples, telemetry = time_shots(device, subject, injected)
     else:
-        samples, telemetry = time_window(device, with_extra(subject.launch, injected), protocol)
+        launch = with_extra(subject.launch, injected)
+        samples, telemetry = time_window(device, launch, protocol, subject.operations)
     after = check(subject, device, checker, FRESH_SEED, "after")
     repeat = (check_repeat(subject, device, checker, (before, after)),) if case.deterministic else ()
     return Measurement((before, after, *repeat), samples, telemetry)
@@ -206,8 +210,11 @@ def at_equal_ranks(seconds: Sequence[float], most: int = _MOST_SAMPLES) -> list[
     return [seconds[i] for i in sorted(by_rank[(2 * k + 1) * count // (2 * most)] for k in range(most))]
 
 
-def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Samples, Telemetry]:
-    """Load the device until it has settled, then keep the groups of one window."""
+def time_window(device: Device, launch: Launch, protocol: Protocol, operations: int = 1) -> tuple[Samples, Telemetry]:
+    """Load the device until it has settled, then keep the groups of one window.
+
+    Of a launch that does several operations, what is kept are seconds of one.
+    """
     load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25, rest_s=protocol.rest_s)
     try:
         settled, settle_s = settle(load, protocol)
@@ -220,7 +227,21 @@ def time_window(device: Device, launch: Launch, protocol: Protocol) -> tuple[Sam
             load.finish()
         raise
     telemetry = replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy_ratio(groups, began_s))
-    return _samples_of(groups, load, device.timer), telemetry
+    if operations == 1:
+        return _samples_of(groups, load, device.timer), telemetry
+    groups = [replace(group, launches=group.launches * operations) for group in groups]
+    timeline, burst = (_of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
+    return _samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
+
+
+def _of_one(columns: Mapping[str, Sequence[float | None]], operations: int) -> dict[str, tuple[float | None, ...]]:
+    """Columns of telemetry with the seconds of one operation where they hold a launch's, to five digits."""
+    return {
+        name: tuple(None if v is None else float(f"{v / operations:.5g}") for v in values)
+        if name == "launch_s"
+        else tuple(values)
+        for name, values in columns.items()
+    }
 
 
 def settle(load: Load, protocol: Protocol) -> tuple[bool | None, float]:

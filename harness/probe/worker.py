@@ -135,8 +135,9 @@ class WorkerSession:
 
     def measure(self, case: Case, subject: Subject) -> Record:
         """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
+        device = self.device.among(subject.gpus) if subject.gpus else self.device
         injected = self.injected(case)
-        return self.record(case, measure_case(case, subject, self.device, self.checker, self.protocol(case), injected))
+        return self.record(case, measure_case(case, subject, device, self.checker, self.protocol(case), injected))
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
         """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one."""
@@ -261,11 +262,12 @@ class WorkerSession:
 
     def _fits(self, case: Case) -> Case:
         facts = self.facts
-        if "ranks" in case.params and not case.not_applicable:
+        at_work = "all GPUs are its ranks" if "ranks" in case.params else "any two GPUs are its pairs"
+        if ("ranks" in case.params or "from" in case.params) and not case.not_applicable:
             if self.task.order.concurrent > 1:
                 return replace(case, not_applicable="every GPU is busy with a run of its own")
             if self.task.order.gpu != "0":
-                return replace(case, not_applicable="all GPUs are its ranks: it is in the run of GPU 0")
+                return replace(case, not_applicable=f"{at_work}: it is in the run of GPU 0")
         if case.not_applicable or facts.memory_bytes is None or facts.free_bytes is None:
             return case
         needed, gib = case.memory_bytes, 2**30

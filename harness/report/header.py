@@ -106,17 +106,21 @@ def _peak(name: str, peak: Peak, sheet: PeakSheet) -> str:
     said = f"{clean(name)} {units.format_rate(peak.value, peak.unit)}"
     if not peak.is_verified:
         return f"{said} (unverified)"
-    is_on_sheet = name in sheet.peaks or "host_link" in sheet.peaks
-    return said if is_on_sheet else f"{said} (PCIe as negotiated)"
+    is_pcie = name.startswith("host_link") and "host_link" not in sheet.peaks
+    return f"{said} (PCIe as negotiated)" if is_pcie else said
 
 
 def _used_peaks(sheet: PeakSheet, runs: Sequence[Run]) -> dict[str, Peak]:
-    """Peaks by name in the order of the cases; a PCIe link stands on no sheet but follows from its telemetry."""
+    """Peaks by name in the order of the cases; those of links stand on no sheet but follow from telemetry.
+
+    Pairs of GPUs may be joined by different numbers of NVLinks, so that their peaks say the number.
+    """
     used: dict[str, Peak] = {}
     for record in (record for run in runs for record in run.measured):
         for name in (work.peak for work in record.case.work if work.peak):
             if name in sheet.peaks:
                 used[name] = sheet.peaks[name]
             elif record.telemetry and (bound := find_bound(record.case, record.telemetry, sheet)).peak:
-                used.setdefault(bound.name, bound.peak)
+                links = record.telemetry.nvlink_links
+                used.setdefault(f"{bound.name} ({links} NVLinks)" if links else bound.name, bound.peak)
     return used

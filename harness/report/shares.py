@@ -65,7 +65,13 @@ def share_plots(views: Sequence[View]) -> tuple[Plot, ...]:
 
 def peak_name(bound: str) -> str:
     """A peak of the data sheet in words."""
-    names = {"memory": "device memory", "host_link": "host link", "host_link_both": "host link, both ways"}
+    names = {
+        "memory": "device memory",
+        "host_link": "host link",
+        "host_link_both": "host link, both ways",
+        "peer_link": "NVLinks between two GPUs",
+        "peer_link_both": "NVLinks between two GPUs, both ways",
+    }
     return names.get(bound, bound)
 
 
