@@ -90,13 +90,19 @@ def pair_facts(gpus: Sequence[Gpu | None], root: Path = Path("/")) -> dict[str, 
     levels = {pair: boards[pair[0]].between(boards[pair[1]], "GetTopologyCommonAncestor") for pair in pairs}
     nodes = [numa_node(card_of(gpu), root) for gpu in known]
     return {
-        "pair_nvlinks": _by_pair({p: str(r.value) if r.value is not None else r.status for p, r in links.items()}),
+        "pair_nvlinks": _of_links(links),
         "pair_nvlinks_lead": _leads(boards),
         "pair_pcie": _of_readings(levels),
         "pair_numa_nodes": Fact(
             ", ".join("unknown" if node.value is None else str(node.value) for node in nodes), role="informative"
         ),
     }
+
+
+def _of_links(links: Mapping[tuple[int, int], Reading]) -> Fact:
+    if all(told.value is None for told in links.values()):
+        return Fact(None, "; ".join(dict.fromkeys(told.status for told in links.values())), "informative")
+    return _by_pair({pair: told.status if told.value is None else str(told.value) for pair, told in links.items()})
 
 
 def _leads(boards: Sequence[Gpu]) -> Fact:
