@@ -424,7 +424,8 @@ def _find_peer_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound
     if links is None:
         return Bound(work, None, _missing(telemetry, "nvlink_links", "number of NVLinks between the two"))
     if each is None:
-        return Bound(work, None, sheet.reason or f"no data sheet gives the rate of one NVLink of {_quoted(sheet.gpu)}")
+        why = sheet.reason if sheet.match == "none" else ""
+        return Bound(work, None, why or f"no data sheet gives the rate of one NVLink of {_quoted(sheet.gpu)}")
     ways = 1 if work.peak == PEER_LINK else 2
     said = f"{links} NVLinks that are up, {'one way' if ways == 1 else 'both ways'}: {each.source}"
     return _checked(work, Peak(ways * links * each.value, each.unit, each.provenance, said))

@@ -571,3 +571,39 @@ def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
     for params in ({"direction": "p2p"}, {"ranks": 2, "algorithm": "ring"}):
         share = metrics_of(replace(BUS, params=params), telemetry=Telemetry(), sheet=LINKED)["spec_ratio"]
         assert share.value == 0.4
+
+
+PAIR_SHEET = replace(SHEET, peaks={"nvlink_each": Peak(25.0, "B", "read", "One link of NVLink 4, one way.")})
+PAIR_PARAMS = {"from": 0, "to": 1, "impl": "ce"}
+PEER_COPY = Case("peer_copy", PAIR_PARAMS, (Work(800.0, "B", "peer_link", "one way"),))
+PEER_COPIES = Case("peer_copy", PAIR_PARAMS, (Work(1600.0, "B", "peer_link_both", "both ways together"),))
+
+
+@pytest.mark.parametrize(("case", "name"), [(PEER_COPY, "peer_link"), (PEER_COPIES, "peer_link_both")])
+def test_copy_between_two_gpus_is_held_against_the_links_that_are_up(case, name):
+    """18 of 25 B/s carry 450 B/s one way and 900 both; 800 and 1600 bytes in two seconds are 400 and 800."""
+    told = metrics_of(case, telemetry=Telemetry(nvlink_links=18), sheet=PAIR_SHEET)["spec_ratio"]
+    assert (told.value, told.label) == (pytest.approx(400 / 450), name)
+    fewer = metrics_of(case, telemetry=Telemetry(nvlink_links=16), sheet=PAIR_SHEET)["spec_ratio"]
+    assert fewer.value == 1.0
+
+
+def test_more_than_the_links_that_are_up_carry_is_implausible():
+    told = warnings(PEER_COPY, telemetry=Telemetry(nvlink_links=12), sheet=PAIR_SHEET)
+    assert told[0].startswith("implausible: 400.0 B/s over peer_link whose peak is 300.0 B/s.")
+
+
+@pytest.mark.parametrize(
+    ("links", "sheet", "missing", "reason"),
+    [
+        (None, PAIR_SHEET, {"nvlink_links": "NVML says that no NVLink joins the two"}, "no NVLink joins the two"),
+        (None, PAIR_SHEET, {}, "the number of NVLinks between the two was not measured"),
+        (18, SHEET, {}, "no data sheet gives the rate of one NVLink of 'Test'"),
+        (18, PeakSheet(None, "none", "no entry for 'X'"), {}, "no entry for 'X'"),
+    ],
+)
+def test_pair_whose_links_or_rate_nobody_knows_gets_no_share(links, sheet, missing, reason):
+    telemetry = Telemetry(nvlink_links=links, missing=missing)
+    share = metrics_of(PEER_COPY, telemetry=telemetry, sheet=sheet)["spec_ratio"]
+    assert share.value is None
+    assert reason in share.reason

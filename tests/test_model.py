@@ -282,3 +282,10 @@ def test_pair_of_numbers_comes_back_as_a_tuple():
 def test_field_that_the_model_lacks_is_refused():
     with pytest.raises(KeyError, match="nonsense"):
         from_plain(Order, {"nonsense": 1})
+
+
+@pytest.mark.parametrize(
+    ("params", "gpus"), [({}, 1), ({"ranks": 4}, 4), ({"from": 0, "to": 3}, 2), ({"from": 1, "to": 1}, 1)]
+)
+def test_case_counts_the_gpus_that_are_at_work(params, gpus):
+    assert Case("copy", params, (READ,)).gpus == gpus

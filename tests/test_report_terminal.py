@@ -437,6 +437,19 @@ def test_the_header_names_the_pcie_link_that_copies_are_held_against():
     assert "│           memory 4.000 TB/s, host_link 2.000 GB/s (PCIe as negotiated) " in text
 
 
+def test_the_header_names_the_nvlinks_that_copies_between_gpus_are_held_against():
+    each = hand_made.Peak(25e9, "B", "read", "data sheet")
+    sheet = replace(hand_made.SHEET, peaks={**hand_made.SHEET.peaks, "nvlink_each": each})
+    case = Case("peer_copy", {"from": 0, "to": 1}, (Work(32e9, "B", "peer_link", "one way"),))
+    other = replace(case, params={"from": 0, "to": 2})
+    records = [
+        replace(hand_made.copy_record(), key=c.key, case=c, telemetry=Telemetry(nvlink_links=links))
+        for c, links in ((case, 18), (other, 12))
+    ]
+    text = printed([replace(hand_made.gpu_run(*records), sheet=sheet)])
+    assert "peer_link (18 NVLinks) 450.0 GB/s, peer_link (12 NVLinks) 300.0 GB/s " in text
+
+
 def test_what_nccl_chose_what_the_host_pays_and_how_far_ranks_are_apart_stand_beside():
     record = hand_made.all_reduce_record()
     chosen = replace(record, telemetry=Telemetry(algorithm="ring", protocol="simple", channels=24))

@@ -218,6 +218,8 @@ def test_a_real_h200_gets_the_peaks_of_its_data_sheet():
     assert sheet.peaks["bf16"].clock_mhz == pytest.approx(1830, abs=1)
     assert sheet.peaks["nvlink"].value == 450e9
     assert sheet.peaks["nvlink_both"].value == 900e9
+    assert sheet.peaks["nvlink_each"].value == 25e9
+    assert sheet.peaks["nvlink_each"].source.endswith("One link of NVLink 4, one way.")
     assert "host_link" not in sheet.peaks
     assert "fp4" not in sheet.peaks
     assert sheet.flop_per_clock_per_sm["bf16"] == 4096

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from harness.report.cells import Sheet, sheet_of
+from harness.report.pairs import PAIRS_NOTE, Matrix
 from harness.report.summary import Group, Summary, Table
 from harness.report.text import counted
 
@@ -34,6 +35,10 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield from ("", "Nothing was measured.")
     for table in summary.tables:
         yield from _table(table, summary.runs)
+    if summary.matrices:
+        yield from ("", "### Between pairs of GPUs", "", f"{escape(PAIRS_NOTE[:1].upper() + PAIRS_NOTE[1:])}")
+    for matrix in summary.matrices:
+        yield from _matrix(matrix)
     yield from _groups("Checked, not timed", summary.checked)
     yield from _groups("Not measured, and why", summary.not_measured)
     if summary.files:
@@ -66,6 +71,13 @@ def _table(table: Table, run_count: int) -> Iterator[str]:
         yield ""
     yield from (f"- {escape(mark)} {escape(meaning)}" for mark, meaning in table.notes)
     yield from (f"- {escape(remark)}" for remark in table.remarks)
+
+
+def _matrix(matrix: Matrix) -> Iterator[str]:
+    yield from ("", f"{code_span(matrix.title)}, {escape(matrix.unit)}", "")
+    yield row(["from \\ to", *map(escape, matrix.heads)])
+    yield row(["---:"] * (1 + len(matrix.heads)))
+    yield from (row([escape(cell) for cell in cells]) for cells in matrix.rows)
 
 
 def _cells(sheet: Sheet, index: int) -> list[str]:

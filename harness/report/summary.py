@@ -15,6 +15,7 @@ from harness.model import Metric, Record, Run
 from harness.noise import KnownSpread, NoiseFile, conditions_of, known_spread
 from harness.report.header import machine_lines, peak_lines, run_lines
 from harness.report.joules import energy_remark
+from harness.report.pairs import Matrix, pair_matrices
 from harness.report.ruler import ruler_line
 from harness.report.text import clean, counted, fold_keys
 
@@ -120,6 +121,7 @@ class Summary:
     files: tuple[str, ...]
     runs: int
     alarms: tuple[str, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
 
 
 FindNoise = Callable[[str], NoiseFile | None]
@@ -168,6 +170,7 @@ def _summary(
         files=tuple(clean(file) for file in files),
         runs=len(runs),
         alarms=tuple(clean(told) for told in alarms_of(runs)),
+        matrices=pair_matrices(runs),
     )
 
 
@@ -437,8 +440,12 @@ def _algorithm_remark(records: Sequence[Record]) -> str:
 
 
 def _power_remark(records: Sequence[Record]) -> str:
-    gpus = {int(r.case.params["ranks"]) for r in records if "ranks" in r.case.params and _value(r, "power") is not None}
-    return f"W is the power of all {max(gpus)} GPUs together" if gpus else ""
+    gpus = {r.case.gpus for r in records if _value(r, "power") is not None}
+    if not gpus - {1}:
+        return ""
+    if 1 in gpus:
+        return f"W is the power of all GPUs at work together: one in some cases, {max(gpus)} in others"
+    return f"W is the power of all {max(gpus)} GPUs together"
 
 
 # What has no figure.

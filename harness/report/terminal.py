@@ -11,6 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from harness.report.cells import Sheet, sheet_of
+from harness.report.pairs import PAIRS_NOTE, Matrix
 from harness.report.summary import Group, Summary, Table
 from harness.report.text import counted, paragraph, wrap_key
 
@@ -32,6 +33,9 @@ def summary_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
         yield Text("\nnothing was measured", style="bold")
     for table in summary.tables:
         yield from _table_parts(table, summary.runs, width)
+    if summary.matrices:
+        yield Text("\nbetween pairs of GPUs", style="bold").append(f"  {PAIRS_NOTE}", style="not bold dim")
+        yield from (line for matrix in summary.matrices for line in _matrix_lines(matrix, width))
     if summary.checked:
         yield Text("\nchecked, not timed", style="bold")
         yield from (line for group in summary.checked for line in _group_lines(group, width))
@@ -95,6 +99,16 @@ def table_lines(sheet: Sheet, width: int) -> list[Text]:
             rows = (line for i, n in enumerate(said) for line in (*_key(n, width, 0), *below.row(i, gap, _INDENT)))
             return [*below.head(gap, _INDENT), *rows]
     return [part for i, name in enumerate(names) for part in (*_key(name, width, 0), _sentence(short, i, width))]
+
+
+def _matrix_lines(matrix: Matrix, width: int) -> Iterator[Text]:
+    """A matrix under its title; a terminal that is too narrow for it breaks its lines."""
+    yield from _key(f"{matrix.title} ({matrix.unit})", width, 0)
+    lines = [("", *matrix.heads), *matrix.rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        said = "  ".join(" " * (width - cell_len(cell)) + cell for cell, width in zip(line, widths, strict=True))
+        yield Text(" " * _INDENT + said, style="" if number else "dim")
 
 
 def _without_extras(sheet: Sheet) -> Sheet:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from benches import bench_collectives, bench_driver, bench_gemm, bench_memory
+from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_peers
 from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 
-FAMILIES = (bench_collectives, bench_gemm, bench_memory, bench_driver)
+FAMILIES = (bench_collectives, bench_gemm, bench_memory, bench_peers, bench_driver)
 
 H200 = DeviceFacts(
     kind="cuda",

@@ -458,3 +458,29 @@ def test_checks_run_what_is_counted_and_no_more():
     case = dataclasses.replace(CASE, checked_only="here")
     measure_case(case, subject, ScriptedDevice(), ScriptedChecker(), WINDOW, Fraction(1))
     assert launched == [0]
+
+
+def test_launch_of_several_operations_is_told_by_one_of_them():
+    """Seconds of a sample and of the time line are those of one load of a chain, not of the chain."""
+    device = ScriptedDevice()
+    columns = {"time_s": (0.0, 0.1), "launch_s": (0.5, None)}
+    device.start = lambda *_, **__: Lined(ScriptedDevice.start(device, *_, **__), columns)
+    told = measured(took=1 / 64, device=device, operations=4)
+    assert set(told.samples.seconds) == {1 / 256}
+    assert told.samples.launches_per_sample == 40
+    assert told.samples.seconds_per_launch == 1 / 256
+    assert told.telemetry.timeline == {"time_s": (0.0, 0.1), "launch_s": (0.125, None)}
+
+
+class Lined:
+    """A load whose telemetry has a time line."""
+
+    def __init__(self, load, columns):
+        self._load, self._columns = load, columns
+
+    def __getattr__(self, name):
+        return getattr(self._load, name)
+
+    def finish(self):
+        """The same with columns."""
+        return dataclasses.replace(self._load.finish(), timeline=self._columns)

@@ -147,6 +147,28 @@ def test_ranks_run_with_gpu_0_and_only_if_no_gpu_is_busy(order, told):
     assert session(order).plan("collectives", [ranks_case()])[0].not_applicable == told
 
 
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        (Order(gpu="0"), ""),
+        (Order(gpu="1"), "any two GPUs are its pairs: it is in the run of GPU 0"),
+        (Order(gpu="0", concurrent=2), "every GPU is busy with a run of its own"),
+    ],
+)
+def test_pairs_run_with_gpu_0_and_only_if_no_gpu_is_busy(order, told):
+    pair = Case("peer_copy", {"from": 0, "to": 1}, (BYTES,))
+    assert session(order).plan("peers", [pair])[0].not_applicable == told
+
+
+def test_case_on_several_gpus_is_measured_on_them_and_not_on_the_workers_own():
+    pair, own, asked = Case("peer_copy", {"from": 2, "to": 1}, (BYTES,)), session(), []
+    (planned,) = own.plan("peers", [pair])
+    own.device.among = lambda gpus: asked.append(gpus) or ScriptedDevice()
+    own.device.start = None
+    record = own.measure(planned, dataclasses.replace(copying(), gpus=(2, 1)))
+    assert (record.outcome, asked) == ("measured", [(2, 1)])
+
+
 def test_ranks_that_the_machine_lacks_keep_their_own_reason():
     alone = dataclasses.replace(ranks_case(1), not_applicable="needs two GPUs, this machine has 1")
     planned = session(Order(gpu="3")).plan("collectives", [alone])
