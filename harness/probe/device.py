@@ -213,6 +213,8 @@ class CudaDevice:
         self.numa = numa or host.bind_to_gpu_node(self.gpu)
         self.facts = self._facts(index, properties)
         self.stamper = Stamper(properties.multi_processor_count)
+        # For work with other GPUs. torch hands out 32 streams in turn: made next to the stamper's, it is another one.
+        self.stream = torch.cuda.Stream()
         self.idle_power_w: float | None = None
         self.samples_rise_s: float | None = None
         self._rest: Rest | None = None

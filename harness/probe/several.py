@@ -35,7 +35,7 @@ class SeveralGpus:
         self.gpus = gpus
         self.facts = gpus[0].facts
         self.timer = gpus[0].timer
-        self._stream = torch.cuda.Stream(gpus[0].facts.torch_device)
+        self._stream = gpus[0].stream
 
     def synchronize(self) -> None:
         """Wait for everything on every one of them."""
@@ -83,7 +83,7 @@ class SeveralGpus:
     def nvlinks(self) -> Reading:
         """The NVLinks that are up between two of them; for one GPU alone, or more than two, there is no such number."""
         if len(self.gpus) != 2:
-            return Reading(None, f"{len(self.gpus)} GPUs are at work, no pair")
+            return Reading(None, f"GPUs at work: {len(self.gpus)}, which is no pair")
         one, other = (gpu.gpu for gpu in self.gpus)
         if one is None or other is None:
             return Reading(None, "NVML does not list both GPUs")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.errors import ExitCode, HarnessError
+from harness.model import DeviceFacts
 from harness.probe import device, rest
 from harness.probe import preheat as preheating
 from harness.probe.device import CpuDevice, CudaDevice, discover, environment_of
@@ -14,6 +15,7 @@ from harness.probe.load import Pace
 from harness.probe.nvml import Gpu, open_nvml
 from harness.specs import lookup
 from tests.doubles import FakeNvml, ScriptedDevice
+from tests.several_gpus import SeveralGpus
 
 
 @pytest.fixture(autouse=True)
@@ -300,3 +302,73 @@ def test_a_card_that_nvml_does_not_list_is_not_watched(card):
     made = card()
     made.gpu = made.nvml = None
     assert made.watch_cards() is None
+
+
+# --- several GPUs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """A card whose neighbours are opened by name; what CUDA's current device was meanwhile."""
+    current = []
+
+    class On:
+        """That device as the current one."""
+
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            current.append(self.index)
+
+        def __exit__(self, *_):
+            current.append("back")
+
+    def other(index, nvml, numa):
+        return SimpleNamespace(facts=SimpleNamespace(), timer="cuda_event", stream=index, numa=numa, index=index)
+
+    monkeypatch.setattr(torch.cuda, "device", On)
+    monkeypatch.setattr(device, "CudaDevice", other)
+    made = CudaDevice.__new__(CudaDevice)
+    made.nvml, made.numa, made.facts, made.stream = None, NumaBinding("local", "one node"), None, 0
+    made._opened = {0: made}
+    return SimpleNamespace(card=made, current=current)
+
+
+def test_other_gpus_are_opened_once_and_leave_the_process_where_it_is(opened):
+    first = opened.card.among((2, 0))
+    assert [gpu.stream for gpu in first.gpus] == [2, 0]
+    assert first.gpus[0].numa is opened.card.numa
+    assert opened.card.among((0, 2)).gpus == first.gpus[::-1]
+    assert opened.current == [2, "back"]
+
+
+def test_worker_is_usable_while_every_gpu_that_it_opened_is(opened, monkeypatch):
+    opened.card.among((0, 1))
+    waited = []
+
+    def synchronize(index):
+        waited.append(index)
+        if index == 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert opened.card.is_usable() is False
+    assert waited == [0, 1]
+
+
+def test_environment_of_a_gpu_tells_the_pairs_that_cuda_sees(monkeypatch):
+    nvml, _ = open_nvml(SeveralGpus(["a", "b"], {"GetTopologyCommonAncestor": 40}))
+    made = CudaDevice.__new__(CudaDevice)
+    made.nvml, made.gpu, made.uuid, made.numa = nvml, next(nvml.gpus()), "a", NumaBinding("local", "one node")
+    made.facts = DeviceFacts("cuda", "NVIDIA H200", "cuda:0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="ba"[index]))
+    told = environment_of(made)
+    assert told["pair_pcie"].value == "on one NUMA node: 0-1"
+    assert told["pair_nvlinks"].status == "Not Supported"
+
+
+def test_a_cpu_is_alone():
+    alone = CpuDevice()
+    assert alone.among((0, 1)) is alone

@@ -91,7 +91,6 @@ def pair(monkeypatch):
         yield
         story.append("<")
 
-    monkeypatch.setattr(module.torch.cuda, "Stream", lambda device: f"stream on {device}")
     monkeypatch.setattr(module.torch.cuda, "stream", current)
     monkeypatch.setattr(module.torch.cuda, "synchronize", lambda device: story.append(f"wait {device}"))
     for name, what in (("clock", clock), ("story", story)):
@@ -110,6 +109,7 @@ def pair(monkeypatch):
             facts=DeviceFacts("cuda", "NVIDIA Test", f"cuda:{number}", sm_count=2, max_sm_clock_mhz=1980.0),
             timer="cuda_event",
             stamper=None,
+            stream=f"stream on cuda:{number}",
             samples_rise_s=0.02,
             idle_power_w=100.0,
             is_usable=lambda: True,
@@ -175,7 +175,7 @@ def test_one_gpu_alone_is_no_pair_and_keeps_its_own_telemetry(pair):
     told = run(pair, pair.cards[:1])
     assert (told.idle_power_w, told.nvlink_links) == (100.0, None)
     assert told.power_w == pytest.approx(600)
-    assert told.missing["nvlink_links"] == "1 GPUs are at work, no pair"
+    assert told.missing["nvlink_links"] == "GPUs at work: 1, which is no pair"
 
 
 def test_watch_of_the_other_ends_where_the_load_fails(pair, monkeypatch):
