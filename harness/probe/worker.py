@@ -87,7 +87,8 @@ class WorkerSession:
     def plan(self, family: str, cases: Iterable[Case], is_last: bool = False) -> list[Case]:
         """The cases of a family that this run is to measure, with what the device cannot do marked in them.
 
-        A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm.
+        A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm, or it leaves
+        something in the process that they must not find.
         """
         chosen = []
         if is_last:

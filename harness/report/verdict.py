@@ -50,7 +50,11 @@ def tiles_of(view: View) -> tuple[Tile, ...]:
         if point.spec and (point.bound not in best or point.spec.value > _share(best[point.bound])):
             best[point.bound] = point
     order = sorted(best, key=lambda name: (name != "memory", name.startswith("host_link"), name))
-    names = {"memory": "of memory peak", "host_link": "of host link peak"}
+    names = {
+        "memory": "of memory peak",
+        "host_link": "of host link peak",
+        "peer_link": "of NVLink peak between two GPUs",
+    }
     tiles = [
         Tile(
             units.format_percent(_share(best[name])),
@@ -58,7 +62,7 @@ def tiles_of(view: View) -> tuple[Tile, ...]:
             f"{best[name].name}: {_rate(best[name])}",
         )
         for name in order
-        if name != "host_link_both"
+        if name not in ("host_link_both", "peer_link_both")
     ]
     buses = [p for p in view.points if p.is_collective and p.rate]
     if buses:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benches import bench_peers
+from benches import bench_driver, bench_peers
 from harness.model import PROFILES, DeviceFacts
 from harness.probe.measure import SMOKE, CheckFailedError, Subject, measure_case
 from harness.units import KIB
@@ -74,6 +74,12 @@ def test_keys_are_unique_and_profiles_nested(device):
     planned = [keys(profile, device) for profile in PROFILES]
     assert all(len(set(some)) == len(some) for some in planned)
     assert all(set(less) <= set(more) for less, more in pairwise(planned))
+
+
+def test_what_times_the_drivers_calls_runs_before_gpus_may_reach_each_other():
+    assert bench_peers.LAST
+    assert bench_driver.LAST
+    assert bench_driver.__name__ < bench_peers.__name__  # families are collected by name, and stay so among the last
 
 
 def test_gated_profiles_leave_pairs_of_gpus_out():
