@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
-from harness.specs import pcie_peak
+from harness.specs import nvlink_peak, pcie_peak
 from harness.statistics import Interval, mean_interval, percentile, rate_interval
 from harness.units import format_percent, format_rate
 
@@ -414,21 +414,22 @@ def _find_host_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound
         return Bound(work, None, f"no peak is known for PCIe generation {generation} with {lanes} lanes")
     if work.peak == "host_link":
         return _checked(work, one_way)
-    both = Peak(2 * one_way.value, one_way.unit, one_way.provenance, f"twice: {one_way.source}")
-    return _checked(work, both)
+    return _checked(work, _both_ways(one_way))
 
 
 def _find_peer_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     """The NVLinks that are up between the two, each at the data sheet's rate; both ways at once are twice one."""
-    links, each = telemetry.nvlink_links, sheet.peaks.get("nvlink_each")
-    if links is None:
+    if telemetry.nvlink_links is None:
         return Bound(work, None, _missing(telemetry, "nvlink_links", "number of NVLinks between the two"))
-    if each is None:
+    one_way = nvlink_peak(sheet, telemetry.nvlink_links)
+    if one_way is None:
         why = sheet.reason if sheet.match == "none" else ""
         return Bound(work, None, why or f"no data sheet gives the rate of one NVLink of {_quoted(sheet.gpu)}")
-    ways = 1 if work.peak == PEER_LINK else 2
-    said = f"{links} NVLinks that are up, {'one way' if ways == 1 else 'both ways'}: {each.source}"
-    return _checked(work, Peak(ways * links * each.value, each.unit, each.provenance, said))
+    return _checked(work, one_way if work.peak == PEER_LINK else _both_ways(one_way))
+
+
+def _both_ways(one_way: Peak) -> Peak:
+    return Peak(2 * one_way.value, one_way.unit, one_way.provenance, f"twice: {one_way.source}")
 
 
 def _checked(work: Work, peak: Peak) -> Bound:

@@ -243,6 +243,16 @@ def pcie_peak(generation: int | None, lanes: int | None) -> Peak | None:
     )
 
 
+def nvlink_peak(sheet: PeakSheet, links: int) -> Peak | None:
+    """Bytes per second that so many of a card's NVLinks carry one way, each at its share of the data sheet's rate."""
+    gpu, whole = named(sheet.gpu or ""), sheet.peaks.get("nvlink")
+    of_card = gpu.value("nvlink.links") if gpu else None
+    if whole is None or not of_card:
+        return None
+    source = f"{links} NVLinks that are up, of {of_card:g}: {whole.source}"
+    return Peak(whole.value * links / of_card, whole.unit, whole.provenance, source)
+
+
 def chip_rates(facts: DeviceFacts) -> Mapping[str, int]:
     """Dense FLOP per clock and SM of the device's chip, by capability and whole words of its name; {} if unknown."""
     if facts.compute_capability is None:
@@ -310,10 +320,6 @@ def _data_sheet_peaks(gpu: Gpu) -> dict[str, Peak]:
         one_way, both = (f"{gpu.source} {link}, {direction}." for direction in ("one way", "both directions"))
         peaks["nvlink"] = Peak(nvlink.value * 1e9 / 2, "B", nvlink.provenance, one_way)
         peaks["nvlink_both"] = Peak(nvlink.value * 1e9, "B", nvlink.provenance, both)
-        links = gpu.value("nvlink.links")
-        if links:
-            each = f"{gpu.source} One link of NVLink {gpu.value('nvlink.generation'):g}, one way."
-            peaks["nvlink_each"] = Peak(nvlink.value * 1e9 / 2 / links, "B", nvlink.provenance, each)
     host = gpu.figures.get("nvlink_c2c.gb_per_s_both")
     if host:
         peaks["host_link"] = Peak(host.value * 1e9 / 2, "B", host.provenance, f"{gpu.source} NVLink-C2C, one way.")

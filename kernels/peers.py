@@ -68,7 +68,8 @@ def store_kernel(pattern: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> Non
 def chase_kernel(starts: tl.tensor, ends: tl.tensor, walker: tl.tensor, steps: tl.tensor) -> None:
     """ends[w] = where so many loads from starts[w] lead, w being the walker: every load waits for the one before.
 
-    What is loaded is the next address itself. The other programs end at once: each walker is on an SM of its own.
+    What is loaded is the next address itself. The other programs end at once: they are there so that the device spreads
+    the walkers over its SMs.
     """
     if tl.program_id(0) == walker:
         place = tl.load(starts + walker)
@@ -209,7 +210,8 @@ class Chase:
     """Dependent loads by one thread along a random chain through memory, `CHAIN_STEPS` a launch.
 
     The chain lies on `owner`, of `size_bytes`, in the order of the random `keys`: `lay` it before the first launch and
-    whenever they changed. Launch i walks from program i of `walkers`, each on an SM of its own.
+    whenever they changed. Launch i walks from program i of `walkers`: as many as there are SMs, so that launches take
+    turns on them.
     """
 
     def __init__(self, owner: str, by: str, size_bytes: int, walkers: int) -> None:

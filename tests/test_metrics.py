@@ -573,7 +573,9 @@ def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
         assert share.value == 0.4
 
 
-PAIR_SHEET = replace(SHEET, peaks={"nvlink_each": Peak(25.0, "B", "read", "One link of NVLink 4, one way.")})
+PAIR_SHEET = PeakSheet(
+    "H200 SXM 141GB", "exact", peaks={"nvlink": Peak(450.0, "B", "read", "NVLink 4, 18 links, one way.")}
+)
 PAIR_PARAMS = {"from": 0, "to": 1, "impl": "ce"}
 PEER_COPY = Case("peer_copy", PAIR_PARAMS, (Work(800.0, "B", "peer_link", "one way"),))
 PEER_COPIES = Case("peer_copy", PAIR_PARAMS, (Work(1600.0, "B", "peer_link_both", "both ways together"),))
@@ -598,7 +600,7 @@ def test_more_than_the_links_that_are_up_carry_is_implausible():
     [
         (None, PAIR_SHEET, {"nvlink_links": "NVML says that no NVLink joins the two"}, "no NVLink joins the two"),
         (None, PAIR_SHEET, {}, "the number of NVLinks between the two was not measured"),
-        (18, SHEET, {}, "no data sheet gives the rate of one NVLink of 'Test'"),
+        (18, SHEET, {}, "no data sheet gives the rate of one NVLink of 'Test"),
         (18, PeakSheet(None, "none", "no entry for 'X'"), {}, "no entry for 'X'"),
     ],
 )

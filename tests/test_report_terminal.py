@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.model import Case, Fact, Metric, Order, Record, Run, Telemetry, Work
+from harness.model import Case, Fact, Metric, Order, Peak, Record, Run, Telemetry, Work
 from harness.report.summary import summarize
 from harness.report.terminal import print_summary
 from tests import hand_made
@@ -438,8 +438,8 @@ def test_the_header_names_the_pcie_link_that_copies_are_held_against():
 
 
 def test_the_header_names_the_nvlinks_that_copies_between_gpus_are_held_against():
-    each = hand_made.Peak(25e9, "B", "read", "data sheet")
-    sheet = replace(hand_made.SHEET, peaks={**hand_made.SHEET.peaks, "nvlink_each": each})
+    nvlink = Peak(450e9, "B", "read", "data sheet")
+    sheet = replace(hand_made.SHEET, gpu="H200 SXM 141GB", peaks={**hand_made.SHEET.peaks, "nvlink": nvlink})
     case = Case("peer_copy", {"from": 0, "to": 1}, (Work(32e9, "B", "peer_link", "one way"),))
     other = replace(case, params={"from": 0, "to": 2})
     records = [

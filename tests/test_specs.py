@@ -218,8 +218,6 @@ def test_a_real_h200_gets_the_peaks_of_its_data_sheet():
     assert sheet.peaks["bf16"].clock_mhz == pytest.approx(1830, abs=1)
     assert sheet.peaks["nvlink"].value == 450e9
     assert sheet.peaks["nvlink_both"].value == 900e9
-    assert sheet.peaks["nvlink_each"].value == 25e9
-    assert sheet.peaks["nvlink_each"].source.endswith("One link of NVLink 4, one way.")
     assert "host_link" not in sheet.peaks
     assert "fp4" not in sheet.peaks
     assert sheet.flop_per_clock_per_sm["bf16"] == 4096
@@ -450,6 +448,16 @@ def test_a_superchip_has_a_host_link_in_place_of_pcie():
         "GH200 96GB HBM3",
         "GH200 144GB HBM3e",
     }
+
+
+def test_links_that_are_up_carry_their_share_of_the_data_sheets_rate():
+    sheet = specs.lookup(H200)
+    some = specs.nvlink_peak(sheet, 12)
+    assert (some.value, some.unit) == (300e9, "B")
+    assert some.source.startswith("12 NVLinks that are up, of 18: ")
+    assert some.source.endswith("NVLink 4, 18 links, one way.")
+    assert specs.nvlink_peak(replace(sheet, gpu=None), 12) is None
+    assert specs.nvlink_peak(replace(sheet, peaks={}), 12) is None
 
 
 def test_nvlink_through_a_bridge_says_so():
