@@ -8,7 +8,6 @@ the same time.
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,11 +18,8 @@ from harness.probe.nvml import Reading
 from harness.probe.pair_facts import nvlinks_between
 from harness.probe.ranks import merge_telemetry
 from harness.probe.telemetry import Load as LoadFacts
-from harness.probe.telemetry import Watch, nothing_watched, read_edge, summarise
+from harness.probe.telemetry import Edge, Watch, nothing_watched, read_edge, summarise
 from harness.probe.timing import choose_pace
-
-if TYPE_CHECKING:
-    from harness.probe.telemetry import Edge
 
 _BLOCKED_LAUNCHES = 50
 
@@ -133,10 +129,10 @@ class SeveralLoad:
         """The first GPU's instant power so far: what the load settles by."""
         return self._load.recent_power()
 
-    def _read_edges(self) -> "list[Edge | None]":
+    def _read_edges(self) -> list[Edge | None]:
         return [read_edge(other.gpu) if other.gpu else None for other in self._others]
 
-    def _of_other(self, number: int, last: "Edge | None") -> Telemetry:
+    def _of_other(self, number: int, last: Edge | None) -> Telemetry:
         gpu, watch, first = self._others[number].gpu, self._watches[number], self._edges[number]
         if gpu is None or watch is None or first is None or last is None:
             why = "NVML does not list this GPU" if gpu is None else "the load ended before its window"

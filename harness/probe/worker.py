@@ -263,7 +263,7 @@ class WorkerSession:
 
     def _fits(self, case: Case) -> Case:
         facts = self.facts
-        at_work = "all GPUs are its ranks" if "ranks" in case.params else "any two GPUs are its pairs"
+        at_work = "all GPUs are its ranks" if "ranks" in case.params else "it works on pairs of GPUs"
         if ("ranks" in case.params or "from" in case.params) and not case.not_applicable:
             if self.task.order.concurrent > 1:
                 return replace(case, not_applicable="every GPU is busy with a run of its own")

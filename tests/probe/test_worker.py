@@ -151,7 +151,7 @@ def test_ranks_run_with_gpu_0_and_only_if_no_gpu_is_busy(order, told):
     ("order", "told"),
     [
         (Order(gpu="0"), ""),
-        (Order(gpu="1"), "any two GPUs are its pairs: it is in the run of GPU 0"),
+        (Order(gpu="1"), "it works on pairs of GPUs: it is in the run of GPU 0"),
         (Order(gpu="0", concurrent=2), "every GPU is busy with a run of its own"),
     ],
 )
