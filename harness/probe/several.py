@@ -17,8 +17,8 @@ from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue
 from harness.probe.nvml import Reading
 from harness.probe.pair_facts import nvlinks_between
 from harness.probe.ranks import merge_telemetry
-from harness.probe.telemetry import Load as LoadFacts
 from harness.probe.telemetry import Edge, Watch, nothing_watched, read_edge, summarise
+from harness.probe.telemetry import Load as LoadFacts
 from harness.probe.timing import choose_pace
 
 _BLOCKED_LAUNCHES = 50
