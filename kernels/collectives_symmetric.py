@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from kernels.collectives import AllReduce
+from kernels.symmetric_memory import SymmetricBuffer
 
 SHOTS = ("one_shot", "two_shot")
 
@@ -30,10 +31,8 @@ class SymmetricAllReduce(AllReduce):
             torch.ops.symm_mem.two_shot_all_reduce_(self.given, "sum", self._world.group_name)
 
     def _place(self) -> tuple[torch.Tensor, torch.Tensor]:
-        from torch.distributed import _symmetric_memory as symmetric
-
-        given = symmetric.empty(self._part, dtype=self.source.dtype, device=torch.device(self.device))
-        symmetric.rendezvous(given, self._world)
+        self._symmetric = SymmetricBuffer(self.device, self.rank, self.size_bytes)
+        given = self._symmetric.own.view(self.source.dtype)
         return given, self._empty(1) if self._is_one_shot else given
 
     def _give(self) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-_WITH_KERNELS = ("kernels.driver", "kernels.gemm", "kernels.memory", "kernels.peers")
+_WITH_KERNELS = ("kernels.all_reduce", "kernels.driver", "kernels.gemm", "kernels.memory", "kernels.peers")
 
 
 def enable() -> None:

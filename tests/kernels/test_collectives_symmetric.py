@@ -4,15 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.distributed import _symmetric_memory
 
-from kernels import collectives
 from kernels.collectives_symmetric import SymmetricAllReduce, all_reduce
+from tests.kernels.symmetric_double import replace_torch
 
 
 @pytest.fixture(autouse=True)
-def one_rank(monkeypatch):
-    """A world of one, in which a sum is what went in."""
+def called(monkeypatch):
+    """Torch's kernels in a world of one, in which a sum is what went in."""
     calls = []
 
     def one_shot(given, op, group, out):
@@ -24,19 +23,16 @@ def one_rank(monkeypatch):
 
     kernels = SimpleNamespace(one_shot_all_reduce_out=one_shot, two_shot_all_reduce_=two_shot)
     monkeypatch.setattr(torch.ops, "symm_mem", kernels)
-    monkeypatch.setattr(_symmetric_memory, "empty", torch.empty)
-    monkeypatch.setattr(_symmetric_memory, "rendezvous", lambda buffer, group: calls.append("rendezvous"))
-    monkeypatch.setattr(collectives.dist, "all_reduce", lambda tensor: None)
-    monkeypatch.setattr(collectives.dist, "group", SimpleNamespace(WORLD=SimpleNamespace(group_name="0")))
+    replace_torch(monkeypatch)
     return calls
 
 
-@pytest.mark.parametrize(("shots", "called"), [("one_shot", "one"), ("two_shot", "two")])
-def test_each_kernel_sums_what_lies_in_symmetric_memory(one_rank, shots, called):
+@pytest.mark.parametrize(("shots", "name"), [("one_shot", "one"), ("two_shot", "two")])
+def test_each_kernel_sums_what_lies_in_symmetric_memory(called, shots, name):
     body = all_reduce("cpu", 0, 1, 64, "bf16", shots)
     body.fill(7)
     assert body.wrong_elements() == 0
-    assert one_rank == ["rendezvous", (called, "sum")]
+    assert called == [(name, "sum")]
 
 
 def test_one_shot_leaves_what_is_given_so_it_can_follow_itself_for_ever():
