@@ -41,6 +41,12 @@ PLACES = {
 }
 DEFAULTS = {"launch": "queued", "buffers": "in_place", "check": "once"}
 
+# Whose all-reduce over symmetric memory, and the body that runs it.
+SYMMETRIC = {
+    "symm_mem": "kernels.collectives_symmetric.all_reduce",
+    "triton": "kernels.collectives_triton.all_reduce",
+}
+
 SMALL, MEDIUM, BIG = 8, 32 * KIB, 128 * MIB
 STRESS_SIZES = (64 * KIB, 16 * MIB)
 # Where latency becomes bandwidth; between the sizes by 8.
@@ -52,7 +58,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """All-reduce from 8 B to 8 GiB, the rest at few sizes; `full` everything by 8. None of them is gated in quick."""
     if profile in ("smoke", "quick") and device.kind == "cuda":
         return
-    standard = [*queued_cases(profile, device), *few_cases(device)]
+    standard = [*queued_cases(profile, device), *few_cases(device), *few_symmetric_cases(device)]
     yield from distinct([*standard, *all_cases(device)] if profile == "full" else standard)
 
 
@@ -102,13 +108,28 @@ def all_cases(device: DeviceFacts) -> Iterator[Case]:
         replayed = sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)})
         yield from (case_of("all_reduce", size, dtype, device, launch="graph") for size in replayed)
     yield from (case_of("all_reduce", size, "fp32", device, launch="eager") for size in (SMALL, MEDIUM, MIB))
-    for dtype in ("bf16", "fp32"):
-        for size in sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)}):
-            yield symmetric_case("one_shot", size, dtype, device)
-            if size >= MEDIUM:
-                yield symmetric_case("two_shot", size, dtype, device)
-    for shots in ("one_shot", "two_shot"):
-        yield symmetric_case(shots, STRESS_SIZES[0], "bf16", device, launch="queued", check="stress")
+    yield from symmetric_cases(device, by_8)
+
+
+def few_symmetric_cases(device: DeviceFacts) -> Iterator[Case]:
+    """Our own kernels where latency counts and where they share the work, and whether they are right back to back."""
+    for size in (SMALL, MEDIUM):
+        yield symmetric_case("triton", "one_shot", size, "fp32", device)
+    yield symmetric_case("triton", "two_shot", 2 * MIB, "fp32", device)
+    yield symmetric_case("triton", "one_shot", STRESS_SIZES[0], "bf16", device, launch="queued", check="stress")
+
+
+def symmetric_cases(device: DeviceFacts, by_8: Iterable[int]) -> Iterator[Case]:
+    """torch's kernels over symmetric memory and ours at the sizes at which NCCL is replayed in a graph, and stress."""
+    for impl in ("symm_mem", "triton"):
+        for dtype in ("bf16", "fp32"):
+            for size in sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)}):
+                yield symmetric_case(impl, "one_shot", size, dtype, device)
+                if size >= MEDIUM:
+                    yield symmetric_case(impl, "two_shot", size, dtype, device)
+        for shots in ("one_shot", "two_shot"):
+            for size in STRESS_SIZES:
+                yield symmetric_case(impl, shots, size, "bf16", device, launch="queued", check="stress")
 
 
 def distinct(cases: Iterable[Case]) -> Iterator[Case]:
@@ -177,19 +198,31 @@ def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Wo
 
 
 def symmetric_case(
-    shots: str, size_bytes: int, dtype: str, device: DeviceFacts, launch: str = "graph", check: str = "once"
+    impl: str,
+    shots: str,
+    size_bytes: int,
+    dtype: str,
+    device: DeviceFacts,
+    launch: str = "graph",
+    check: str = "once",
 ) -> Case:
-    """torch's all-reduce over symmetric memory; one-shot reads whole buffers, so links carry more than bus bytes."""
+    """An all-reduce over symmetric memory by torch or by us; one-shot moves whole buffers, so more than bus bytes."""
     buffers = "out_of_place" if shots == "one_shot" else "in_place"
     case = case_of("all_reduce", size_bytes, dtype, device, buffers, launch, check)
     no_peak = f"the bus bytes are a ring's, {shots.replace('_', '-')} moves its own"
-    needs_gpus = "symmetric memory is that of NVIDIA GPUs" if device.kind != "cuda" else ""
     return replace(
         case,
-        params={**case.params, "impl": "symm_mem", "algorithm": shots},
+        params={**case.params, "impl": impl, "algorithm": shots},
         work=(replace(case.work[0], peak=None, no_peak=no_peak), *case.work[1:]),
-        not_applicable=needs_gpus or case.not_applicable,
+        not_applicable=why_not_symmetric(impl, device) or case.not_applicable,
     )
+
+
+def why_not_symmetric(impl: str, device: DeviceFacts) -> str:
+    """What this machine lacks for kernels over symmetric memory."""
+    if device.kind != "cuda":
+        return "symmetric memory is that of NVIDIA GPUs"
+    return "Triton is not installed" if impl == "triton" and device.triton == "absent" else ""
 
 
 def barrier_case(device: DeviceFacts) -> Case:
@@ -227,7 +260,7 @@ def bench_collectives(case, device, measure):
         measure("kernels.collectives.barrier")
         return
     how: dict[str, Any] = {"size_bytes": case.params["bytes"], "dtype": case.params["dtype"]}
-    if case.params["impl"] == "symm_mem":
-        measure("kernels.collectives_symmetric.all_reduce", algorithm=case.params["algorithm"], **how)
+    if case.params["impl"] in SYMMETRIC:
+        measure(SYMMETRIC[case.params["impl"]], algorithm=case.params["algorithm"], **how)
         return
     measure("kernels.collectives.collective", op=case.op, buffers=case.params["buffers"], **how)

@@ -204,13 +204,40 @@ def test_what_backend_or_type_cannot_do_is_said(op, dtype, launch, device, told)
     assert bool(told) == bool(reason)
 
 
-def test_symmetric_memory_is_for_gpus_and_claims_no_share_of_the_link():
-    case = bench_collectives.symmetric_case("one_shot", 8, "bf16", TWO_H200)
-    key = "algorithm=one_shot,buffers=out_of_place,bytes=8,dtype=bf16,impl=symm_mem,launch=graph,ranks=2"
+@pytest.mark.parametrize("impl", ["symm_mem", "triton"])
+def test_symmetric_memory_is_for_gpus_and_claims_no_share_of_the_link(impl):
+    case = bench_collectives.symmetric_case(impl, "one_shot", 8, "bf16", TWO_H200)
+    key = f"algorithm=one_shot,buffers=out_of_place,bytes=8,dtype=bf16,impl={impl},launch=graph,ranks=2"
     assert case.key == f"all_reduce/{key}"
     assert case.work[0].no_peak == "the bus bytes are a ring's, one-shot moves its own"
-    on_cpu = bench_collectives.symmetric_case("two_shot", 8, "bf16", CPU)
+    on_cpu = bench_collectives.symmetric_case(impl, "two_shot", 8, "bf16", CPU)
     assert on_cpu.not_applicable == "symmetric memory is that of NVIDIA GPUs"
+
+
+def test_kernels_of_our_own_over_symmetric_memory_need_triton_and_two_gpus():
+    without = [
+        bench_collectives.symmetric_case(impl, "one_shot", 8, "bf16", replace(TWO_H200, triton="absent"))
+        for impl in ("symm_mem", "triton")
+    ]
+    assert [case.not_applicable for case in without] == ["", "Triton is not installed"]
+    alone = bench_collectives.symmetric_case("triton", "one_shot", 8, "bf16", H200)
+    assert alone.not_applicable == "needs two GPUs, this machine has 1"
+
+
+def test_ours_and_torchs_are_measured_at_the_same_sizes_as_nccl_in_a_graph():
+    def replayed(impl):
+        cases = (c for c in bench_collectives.cases("full", TWO_H200) if c.params.get("impl") == impl)
+        return {(c.params["dtype"], c.params["bytes"]) for c in cases if c.params["launch"] == "graph"}
+
+    assert replayed("triton") == replayed("symm_mem") == replayed("nccl")
+
+
+def test_each_symmetric_case_names_the_body_that_runs_it():
+    asked = []
+    for case in bench_collectives.few_symmetric_cases(TWO_H200):
+        bench_collectives.bench_collectives(case, TWO_H200, lambda body, **how: asked.append((body, how)))
+    assert {body for body, _ in asked} == {"kernels.collectives_triton.all_reduce"}
+    assert asked[0][1] == {"size_bytes": 8, "dtype": "fp32", "algorithm": "one_shot"}
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():
