@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import driver, gemm, memory, peers
+from kernels import all_reduce, collectives_triton, driver, gemm, memory, peers
 
 TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "tf32": "fp32", "fp32": "fp32"}
 OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
@@ -33,10 +33,13 @@ def resource_usage(cubin):
 
 
 def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3):
-    """`arguments` maps names to Triton types; pointers and integers are taken to be multiples of 16."""
+    """`arguments` maps names to Triton types or tuples of them; pointers and integers are taken as multiples of 16."""
     signature = arguments | dict.fromkeys(constants, "constexpr")
-    divisible = [i for i, kind in enumerate(arguments.values()) if kind.startswith("*") or kind in ("i32", "i64")]
-    source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in divisible})
+    places = {(i,): kind for i, kind in enumerate(arguments.values()) if isinstance(kind, str)}
+    tuples = {i: kinds for i, kinds in enumerate(arguments.values()) if isinstance(kinds, tuple)}
+    places |= {(i, j): kind for i, kinds in tuples.items() for j, kind in enumerate(kinds)}
+    divisible = [place for place, kind in places.items() if kind.startswith("*") or kind in ("i32", "i64")]
+    source = ASTSource(kernel, signature, constants, {place: [["tt.divisibility", 16]] for place in divisible})
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
     ptx = compiled.asm["ptx"]
@@ -50,6 +53,10 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
         ".v2.b32",
         "fma.rn",
         "ld.volatile",
+        "st.relaxed.sys.global.v2.b64",
+        "ld.relaxed.sys.global.v2.b64",
+        "st.release.sys",
+        "ld.acquire.sys",
     )
     return {
         "capability": capability,
@@ -146,9 +153,36 @@ def compile_driver(capability):
         }
 
 
+def compile_all_reduce(capability, ranks, dtype):
+    """Every plan, each kernel as the last of so many ranks runs it."""
+    plans = [plan for of_algorithm in collectives_triton.PLANS.values() for _, plan in of_algorithm]
+    for plan in plans:
+        constants = {"RANK": ranks - 1, "RANKS": ranks, "ALONE": False}
+        signals = {"signals": ("*i32",) * ranks, "turns": "*i32"}
+        peers = {"peers": (f"*{dtype}",) * ranks}
+        if plan.kernel == "push":
+            kernel = all_reduce.push_kernel
+            places = {"places": ("*i64",) * ranks, "turns": "*i32"}
+            arguments = {"given": "*i64", "result": "*i64", **places, "lines": "i32"}
+            block = plan.block_bytes // all_reduce.LINE_BYTES
+            constants |= {"DTYPE": dtype, "BLOCK": block, "PUSHES": True, "SUMS": True}
+        else:
+            kernel = all_reduce.pull_kernel if plan.kernel == "pull" else all_reduce.share_kernel
+            result = {"result": f"*{dtype}"} if plan.kernel == "pull" else {}
+            share = {} if plan.kernel == "pull" else {"share": "i32"}
+            arguments = {**peers, **result, **signals, "size": "i32", **share}
+            block = plan.block_bytes // IN_TYPE_BYTES[dtype]
+            constants |= {"EVEN": True, "BLOCK": block, "THREADS": 32 * plan.warps}
+        result = compile_kernel(kernel, capability, arguments, constants, num_warps=plan.warps)
+        lines = -(-block // (32 * plan.warps))
+        yield result | {"kernel": kernel.__name__, "ranks": ranks, "a_thread": lines, "plan": repr(plan)}
+
+
 def compile_all(capability, out_types):
     yield from compile_driver(capability)
     yield from compile_peers(capability)
+    for ranks, dtype in ((2, "bf16"), (8, "fp32")):
+        yield from compile_all_reduce(capability, ranks, dtype)
     for even in (True, False):
         yield from compile_memory(capability, even)
     configs = [(*key, config) for key, configs in gemm.CONFIGS.items() for config in configs]
