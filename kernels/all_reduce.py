@@ -140,6 +140,53 @@ def push_kernel(
 
 
 @triton.jit
+def post_kernel(
+    given: tl.tensor,
+    result: tl.tensor,
+    places: tl.tuple,
+    signals: tl.tuple,
+    turns: tl.tensor,
+    size: tl.tensor,
+    row: tl.tensor,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    THREADS: tl.constexpr,
+    POSTS: tl.constexpr = True,
+    SUMS: tl.constexpr = True,
+    ALONE: tl.constexpr = False,
+) -> None:
+    """result = sum of all ranks' given, of `size` elements.
+
+    `places` are the ranks' symmetric buffers of (2, RANKS, row): turn's parity, sender, elements. `signals` are the
+    ranks' int32 of (RANKS, programs).
+    """
+    program = tl.program_id(0)
+    turn = tl.load(turns + program) + 1
+    senders = (turn & 1).to(tl.int64) * RANKS
+    first, step = program.to(tl.int64) * BLOCK, tl.num_programs(0) * BLOCK
+    if POSTS:
+        for start in range(first, size, step):
+            element = start + tl.arange(0, BLOCK)
+            if EVEN or start + BLOCK <= size:
+                _post(given, places, (senders + RANK) * row, element, element < size, True, RANK, RANKS)
+            else:
+                _post(given, places, (senders + RANK) * row, element, element < size, False, RANK, RANKS)
+    _meet(signals, turn, RANK, RANKS, THREADS, ALONE)
+    if SUMS:
+        for start in range(first, size, step):
+            element = start + tl.arange(0, BLOCK)
+            if EVEN or start + BLOCK <= size:
+                total = _sum_posted(given, places[RANK], senders, row, element, element < size, True, RANK, RANKS)
+                tl.store(result + element, total.to(result.dtype.element_ty))
+            else:
+                total = _sum_posted(given, places[RANK], senders, row, element, element < size, False, RANK, RANKS)
+                tl.store(result + element, total.to(result.dtype.element_ty), mask=element < size)
+        tl.store(turns + program, turn)
+
+
+@triton.jit
 def pull_kernel(
     peers: tl.tuple,
     result: tl.tensor,
@@ -160,10 +207,10 @@ def pull_kernel(
     for start in range(program.to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
         element = start + tl.arange(0, BLOCK)
         if EVEN or start + BLOCK <= size:
-            total = _sum_whole(peers, element, RANKS)
+            total = _sum(peers, element, element < size, True, RANKS)
             tl.store(result + element, total.to(result.dtype.element_ty))
         else:
-            total = _sum_part(peers, element, element < size, RANKS)
+            total = _sum(peers, element, element < size, False, RANKS)
             tl.store(result + element, total.to(result.dtype.element_ty), mask=element < size)
     _meet(signals, turn, RANK, RANKS, THREADS, ALONE)
     tl.store(turns + program, turn)
@@ -195,15 +242,13 @@ def share_kernel(
     for start in range(first + program.to(tl.int64) * BLOCK, end, tl.num_programs(0) * BLOCK):
         element = start + tl.arange(0, BLOCK)
         if EVEN or start + BLOCK <= end:
-            total = _sum_whole(peers, element, RANKS)
-            for step in tl.static_range(RANKS):
-                peer = peers[(RANK + step) % RANKS]
-                tl.store(peer + element, total.to(peer.dtype.element_ty))
+            _store_to_all(
+                peers, element, _sum(peers, element, element < end, True, RANKS), element < end, True, RANK, RANKS
+            )
         else:
-            total = _sum_part(peers, element, element < end, RANKS)
-            for step in tl.static_range(RANKS):
-                peer = peers[(RANK + step) % RANKS]
-                tl.store(peer + element, total.to(peer.dtype.element_ty), mask=element < end)
+            _store_to_all(
+                peers, element, _sum(peers, element, element < end, False, RANKS), element < end, False, RANK, RANKS
+            )
     _meet(signals, turn, RANK, RANKS, THREADS, ALONE)
     tl.store(turns + program, turn)
 
@@ -241,18 +286,74 @@ def _meet(
 
 
 @triton.jit
-def _sum_whole(peers: tl.tuple, element: tl.tensor, RANKS: tl.constexpr) -> tl.tensor:
-    total = tl.load(peers[0] + element).to(tl.float32)
+def _load(pointer: tl.tensor, inside: tl.tensor, WHOLE: tl.constexpr) -> tl.tensor:
+    """As float32; without a mask, which would part 16-byte accesses, where the block is whole."""
+    if WHOLE:
+        return tl.load(pointer).to(tl.float32)
+    return tl.load(pointer, mask=inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def _sum(peers: tl.tuple, element: tl.tensor, inside: tl.tensor, WHOLE: tl.constexpr, RANKS: tl.constexpr) -> tl.tensor:
+    total = _load(peers[0] + element, inside, WHOLE)
     for rank in tl.static_range(1, RANKS):
-        total += tl.load(peers[rank] + element).to(tl.float32)
+        total += _load(peers[rank] + element, inside, WHOLE)
     return total
 
 
 @triton.jit
-def _sum_part(peers: tl.tuple, element: tl.tensor, inside: tl.tensor, RANKS: tl.constexpr) -> tl.tensor:
-    total = tl.load(peers[0] + element, mask=inside, other=0).to(tl.float32)
-    for rank in tl.static_range(1, RANKS):
-        total += tl.load(peers[rank] + element, mask=inside, other=0).to(tl.float32)
+def _store_to_all(
+    peers: tl.tuple,
+    element: tl.tensor,
+    total: tl.tensor,
+    inside: tl.tensor,
+    WHOLE: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+) -> None:
+    value = total.to(peers[0].dtype.element_ty)
+    for step in tl.static_range(RANKS):
+        if WHOLE:
+            tl.store(peers[(RANK + step) % RANKS] + element, value)
+        else:
+            tl.store(peers[(RANK + step) % RANKS] + element, value, mask=inside)
+
+
+@triton.jit
+def _post(
+    given: tl.tensor,
+    places: tl.tuple,
+    at: tl.tensor,
+    element: tl.tensor,
+    inside: tl.tensor,
+    WHOLE: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+) -> None:
+    own = tl.load(given + element) if WHOLE else tl.load(given + element, mask=inside)
+    for step in tl.static_range(1, RANKS):
+        if WHOLE:
+            tl.store(places[(RANK + step) % RANKS] + at + element, own)
+        else:
+            tl.store(places[(RANK + step) % RANKS] + at + element, own, mask=inside)
+
+
+@triton.jit
+def _sum_posted(
+    given: tl.tensor,
+    place: tl.tensor,
+    senders: tl.tensor,
+    row: tl.tensor,
+    element: tl.tensor,
+    inside: tl.tensor,
+    WHOLE: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+) -> tl.tensor:
+    total = _load((given if RANK == 0 else place + senders * row) + element, inside, WHOLE)
+    for sender in tl.static_range(1, RANKS):
+        data = given if sender == RANK else place + (senders + sender) * row
+        total += _load(data + element, inside, WHOLE)
     return total
 
 
