@@ -1,31 +1,35 @@
 """All-reduce kernels of our own: GPUs that store into and load from one another's memory, without multicast.
 
-Each rank runs one launch; `peers` are all ranks' symmetric buffers as this rank sees them, by rank. Sums are made in
-float32 in the order of the ranks, so every rank gets the same bits. Three kernels, by what a launch waits for:
+Each rank runs one launch; `places` or `peers` are all ranks' symmetric buffers as this rank sees them, by rank. Sums
+are made in float32 in the order of the ranks, so that every rank gets the same bits. By what a launch waits for:
 
-- `push_kernel`, for few bytes: a rank stores its data into every peer's memory, each 4 bytes beside a number, the turn
-  of this launch, in one 8-byte store, as NCCL's LL protocol does. What carries the turn has arrived, so there is no
-  barrier: one crossing of the link is all that is waited for. Twice the bytes cross.
-- `pull_kernel`, one-shot for more bytes: all meet, every rank loads all data, all meet again.
-- `share_kernel`, two-shot in place: all meet, every rank sums its share of the elements and stores the sum to all, all
-  meet again.
+- `push_kernel`, for few bytes: a rank stores its data into every peer's memory, each 4 bytes beside a number, the
+  turn of this launch, in one 8-byte store, as NCCL's LL protocol does. What carries the turn has arrived, so there is
+  no barrier: one crossing of the link is all that is waited for. Twice the bytes cross.
+- `post_kernel`, for more: a rank stores its data alone into every peer's memory, all meet, and each sums what it has.
+- `pull_kernel`: all meet, every rank loads all data from where they lie, all meet again.
+- `share_kernel`, two-shot in place: all meet, every rank sums its share of the elements and stores the sum to all,
+  all meet again. Of the buffer each rank sends and gets 2(n-1)/n, and not n-1 times all of it as in the others.
 
 Back to back, the next launch or the program's next kernel writes what a slow peer may still be reading. What prevents
 it:
 
 - Pull and share end in a meeting: no rank's launch is over before every peer's block of the same number is done with
   reading and writing. Blocks meet one to one, block b with the peers' blocks b, and a launch is over when all are.
-- Push has no such meeting and needs none. Let launch t of a rank be over: then it has every peer's data of turn t, so
-  every peer has begun launch t, so (launches of a stream follow one another) every peer's launch t - 1 is over and has
-  read all that was pushed to it at turn t - 1. Launch t + 1 pushes where t - 1 did, for the places alternate; with one
-  place it would write over turn t, which a peer may not have read yet. What is given and the result are touched by
-  their own rank alone.
+- Push and post have no such meeting and need none. Let launch t of a rank be over: then it has every peer's data or
+  signal of turn t, so every peer has begun launch t, so (launches of a stream follow one another) every peer's launch
+  t - 1 is over and has read all that was stored to it at turn t - 1. Launch t + 1 stores where t - 1 did, for the
+  places alternate; with one place it would write over turn t, which a peer may not have read yet. What is given and
+  the result are touched by their own rank alone.
+
+A meeting: once a block's threads are all there, it tells each peer the turn by a store that releases all they did,
+and waits by loads that acquire until each peer has told the same turn or a later one.
 
 A launch learns its turn on the device, from a counter a block in `turns` that the launch before has left: so a CUDA
-graph that repeats itself counts on. Turns are compared for equality (push) or by their wrapped difference (meet), so 32
-bits that overflow do no harm. Blocks wait only for the blocks of the same number of other GPUs; the grid must fit the
-GPU at once, so that none of these waits for a block that waits itself. Symmetric memory and `turns` start as zeros on
-every rank before the first launch of any.
+graph that repeats itself counts on. Turns are compared for equality (push) or by their wrapped difference (meetings),
+so 32 bits that overflow do no harm. Blocks wait only for the blocks of the same number of other GPUs; the grid must
+fit the GPU at once, so that none of these waits for a block that waits itself. Symmetric memory and `turns` start as
+zeros on every rank before the first launch of any. tests/kernels/protocol_model.py plays all this in any order.
 """
 
 import triton
@@ -91,8 +95,8 @@ MET:
 
 # --- kernels -----------------------------------------------------------------------------------------------------
 # ALONE is for the interpreter, in which one process plays all ranks one after another: nothing waits there, and a line
-# that has not arrived is taken as NaNs. PUSHES and SUMS are the two halves of a push, which it plays for all ranks in
-# turn; on a GPU both are true.
+# that has not arrived is taken as NaNs. PUSHES or POSTS and SUMS are the halves of a launch, each of which it plays for
+# all ranks in turn; on a GPU both are true.
 
 
 @triton.jit
