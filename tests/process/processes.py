@@ -1,6 +1,7 @@
 """Starting the command as a process of its own, watching it, and looking for what it left behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,13 @@ SCRIPTED = "tests.doubles.ScriptedDevice"
 
 Process = subprocess.Popen[str]
 
+# A shell without job control lets its background jobs ignore SIGINT: the tests themselves, and whatever they start.
+_HEARS = (signal.SIGINT, signal.SIGTERM)
+_HEARING = (
+    "import os, signal, sys; "
+    f"[signal.signal(signum, signal.SIG_DFL) for signum in {tuple(int(signum) for signum in _HEARS)}]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 _LIMITED = (
     "import os, resource, sys; most = int(sys.argv[1]); "
     "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execv(sys.argv[2], sys.argv[2:])"
@@ -57,13 +65,18 @@ def start_python(
     ignoring: Sequence[int] = (),
     largest_bytes: int | None = None,
 ) -> Process:
-    """This interpreter in the repository's root; a file that may not grow further fails as on a full disk."""
+    """This interpreter in the repository's root; a file that may not grow further fails as on a full disk.
+
+    It hears SIGINT and SIGTERM unless it is told to ignore them, whatever the tests were started with.
+    """
     command: list[str] = [sys.executable, *(str(argument) for argument in arguments)]
     if largest_bytes is not None:
         command = [sys.executable, "-c", _LIMITED, str(largest_bytes), *command]
     if ignoring:
         trap = f"trap '' {' '.join(str(int(signum)) for signum in ignoring)}; exec \"$@\""
         command = ["/bin/sh", "-c", trap, "sh", *command]
+    if any(signal.getsignal(signum) == signal.SIG_IGN for signum in _HEARS):
+        command = [sys.executable, "-c", _HEARING, *command]
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -57,9 +57,9 @@ class Ended:
     told: list[str]
 
 
-def begin(folder: Path, hold: Path) -> Process:
+def begin(folder: Path, hold: Path, *ignoring: signal.Signals) -> Process:
     environment = {"OFPEAK_TEST_HOLD": str(hold)}
-    return start("run", "--only", "raises held", "--out", folder, environment=environment, ignoring=[signal.SIGHUP])
+    return start("run", "--only", "raises held", "--out", folder, environment=environment, ignoring=ignoring)
 
 
 def hold(folder: Path, process: Process) -> Held:
@@ -76,7 +76,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """One run each ended by SIGINT (twice, as impatient people do), SIGTERM and SIGKILL."""
     base = tmp_path_factory.mktemp("ended")
     (base / "hold").touch()
-    processes = {name: begin(base / name, base / "hold") for name in ("SIGINT", "SIGTERM", "SIGKILL")}
+    processes = {name: begin(base / name, base / "hold", signal.SIGHUP) for name in ("SIGINT", "SIGTERM", "SIGKILL")}
     helds = {name: hold(base / name, process) for name, process in processes.items()}
     found = {}
     for name, held in helds.items():
@@ -170,11 +170,16 @@ def test_resuming_in_another_environment_is_refused_and_spoils_nothing(ended: di
 
 @pytest.fixture(scope="module")
 def outlived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Held, Left, Left]:
-    """A run under nohup whose terminal is closed, beside which a second one is tried, and whose worker is killed."""
+    """A run under nohup and in the background of a shell, interrupted, its terminal closed, its worker killed.
+
+    Beside it a second one is tried.
+    """
     folder = tmp_path_factory.mktemp("outlived")
     (folder / "hold").touch()
-    held = hold(folder / "set", begin(folder / "set", folder / "hold"))
-    held.process.send_signal(signal.SIGHUP)
+    ignored = (signal.SIGHUP, signal.SIGINT)
+    held = hold(folder / "set", begin(folder / "set", folder / "hold", *ignored))
+    for signum in ignored:
+        held.process.send_signal(signum)
     second = command("run", "--only", "steady", "--out", held.folder)
     os.kill(held.worker, signal.SIGKILL)
     (folder / "hold").unlink()
@@ -196,6 +201,9 @@ def test_a_killed_worker_costs_the_case_it_was_in(outlived: tuple[Held, Left, Le
     assert run.partial == ""
 
 
-def test_nohup_is_respected(outlived: tuple[Held, Left, Left]):
-    """The runner took SIGHUP for itself, so that a run under nohup ended with its terminal."""
+def test_signals_that_are_ignored_stay_ignored(outlived: tuple[Held, Left, Left]):
+    """The runner took SIGHUP for itself, so that a run under nohup ended with its terminal.
+
+    SIGINT is ignored in the background jobs of a shell, which is not to end them with what runs in front.
+    """
     assert (outlived[2].code, outlived[2].err) == (1, "")
