@@ -100,6 +100,22 @@ def test_a_kernels_patch_level_concerns_latencies_only():
     assert found[GEMM.key] == "pass"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("env.NCCL_NVLS_ENABLE", "0"), ("env.NCCL_ALGO", "Ring"), ("nccl", "2.30")]
+)
+def test_what_nccl_is_told_concerns_cases_between_gpus_whatever_their_family(name: str, value: str):
+    """The settings' sweep was gated across NVLS on and off, because only one family's name was looked at."""
+    ring = replace(READ, op="all_reduce", params={"bytes": 2**32, "ranks": 2})
+    cases = [(ring if case is READ else case, "nccl_sweep" if case is READ else family) for case, family in made.CASES]
+    sources = {**made.SOURCES, "nccl_sweep": "dddd"}
+    made_sides = [
+        [replace(run, source_hash=sources) for run in side(label, facts, cases=cases)]
+        for label, facts in (("a", made.OLD), ("b", with_facts(**{name: value})))
+    ]
+    found = verdicts(outcome_of(*made_sides))
+    assert (found[ring.key], found[COPY.key], found[GEMM.key]) == ("not comparable", "pass", "pass")
+
+
 def test_another_source_concerns_its_family_only():
     candidate = [replace(run, source_hash={**made.SOURCES, "gemm": "dddd"}) for run in side("b", NEW)]
     found = verdicts(outcome_of(side("a"), candidate))

@@ -115,12 +115,12 @@ class Comparability:
     findings: tuple[Change, ...]
     informative: tuple[Change, ...]
 
-    def against(self, family: str, is_on_host: bool) -> tuple[Change, ...]:
+    def against(self, family: str, is_on_host: bool, is_between_gpus: bool = False) -> tuple[Change, ...]:
         """What forbids comparing a case of that family."""
         found = list(self.undeclared.get("all", ()))
         if family in self.by_family:
             found.append(self.by_family[family])
-        if family in _LINK_FAMILIES:
+        if is_between_gpus or family in _LINK_FAMILIES:
             found += self.undeclared.get("links", ())
         if is_on_host:
             found += self.undeclared.get("host", ())

@@ -208,7 +208,8 @@ class _Judging:
         candidate = [r for _, _, side in self._pairs for run in side if (r := run.readings.get(key))]
         nature = baseline[0].nature
         result = Result(key, nature.family, "pass", dropped=self._dropped(key))
-        against = [change.words for change in self._facts.against(nature.family, nature.is_on_host)]
+        changes = self._facts.against(nature.family, nature.is_on_host, nature.is_between_gpus)
+        against = [change.words for change in changes]
         against += words.natures(baseline, candidate)
         if against:
             return _Judged(replace(result, verdict="not comparable", notes=tuple(against)))

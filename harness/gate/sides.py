@@ -25,6 +25,7 @@ class Nature:
     kind: str
     works: tuple[tuple[float, str], ...]
     is_on_host: bool
+    is_between_gpus: bool = False
 
     @property
     def words(self) -> str:
@@ -209,7 +210,8 @@ def _nature(family: str, case: Case) -> Nature:
         or case.op.startswith("memcpy")
         or any((work.peak or "").startswith("host_link") for work in case.work)
     )
-    return Nature(family, case.kind, tuple((float(w.amount), w.unit) for w in case.work), is_on_host)
+    works = tuple((float(w.amount), w.unit) for w in case.work)
+    return Nature(family, case.kind, works, is_on_host, is_between_gpus="ranks" in case.params)
 
 
 def _metric(record: Record, name: str) -> float | None:
