@@ -170,7 +170,10 @@ def measure(request: pytest.FixtureRequest, case: Case, benchmark: Any) -> Calla
         **how: Any,
     ) -> Record:
         if isinstance(launch, str):
-            record = session.measure_on_ranks(case, launch, how)
+            try:
+                record = session.measure_on_ranks(case, launch, how)
+            except worker.NotApplicableError as refusal:
+                pytest.skip(str(refusal))
         else:
             assert reference is not None, "a case without a reference is not timed"
             record = session.measure(case, Subject(launch, inputs, outputs, reference, **how))

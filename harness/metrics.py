@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
+from harness.nccl_settings import asked_and_done, is_followed, warning_of
 from harness.specs import nvlink_peak, pcie_peak
 from harness.statistics import Interval, mean_interval, percentile, rate_interval
 from harness.units import format_percent, format_rate
@@ -103,7 +104,7 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
 
 
 def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
-    """Why a collective's bus bytes are not what the links carried: only rings and trees are known to.
+    """Why a collective's bus bytes are not what the links carried: only rings and trees from peer to peer are known to.
 
     Where the algorithm is a parameter, whoever declared the work knew it; copies have none.
     """
@@ -113,6 +114,10 @@ def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
         return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
     if telemetry.algorithm not in LINK_ALGORITHMS:
         return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
+    if telemetry.transport not in ("", "p2p"):
+        return f"NCCL sent through {telemetry.transport}, not from peer to peer alone"
+    if is_followed(case, telemetry) is not True:
+        return asked_and_done(case, telemetry)
     peak = sheet.peaks.get(LINK)
     if peak is not None and THROUGH_BRIDGE in peak.source:
         return "whether the cards of this form have their NVLink bridge was not read"
@@ -161,6 +166,7 @@ def warnings_of(
         _starved(samples),
         _unverified(bound, sheet),
         _undeclared_clock(case, telemetry),
+        warning_of(case, telemetry),
         _energy_check(telemetry),
         _clock_spread(telemetry),
         *card_changed(telemetry.changes),

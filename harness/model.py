@@ -170,7 +170,8 @@ class Telemetry:
     instant field and the 20 ms samples, do not contradict it. All that were read stand beside it.
     `energy_check_ratio` is the counter over the other source that is farthest from it, minus 1.
 
-    `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective.
+    `algorithm` ("ring", "tree", "nvls", ...), `protocol` and `channels` are what NCCL chose for a collective,
+    `transport` ("p2p", "shm", "net/ib/gdrdma", ...) what its ranks' data go through.
 
     `nvlink_links` are the NVLinks that are up between the two GPUs of a pair, or that bound what goes between them.
 
@@ -218,6 +219,7 @@ class Telemetry:
     algorithm: str = ""
     protocol: str = ""
     channels: int | None = None
+    transport: str = ""
     changes: tuple[str, ...] = ()
     timeline: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     burst: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""What NCCL's debug file says of its choices: algorithm, protocol and channels of each collective. Floor 2, pure.
+"""What NCCL's debug file says of its choices: algorithm, protocol, channels and transport. Floor 2, pure.
 
 With NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=TUNING rank 0 writes a line for every collective that it enqueues. The forms
 are those of NCCL's source, src/enqueue.cc and src/scheduler: since 2.24 with names and channels, before that with
-numbers; kernels over symmetric memory (2.27 and later) have a form of their own. Sends and receives have no line.
+numbers; kernels over symmetric memory (2.27 and later) have a form of their own. Sends and receives have no line. With
+P2P, SHM and NET as further subsystems it writes a line for every channel that it connects (src/transport/*.cc).
 """
 
 import re
@@ -31,6 +32,10 @@ _CHOICE = re.compile(
 _SYMMETRIC = re.compile(
     r"NCCL INFO (?P<function>[A-Za-z]+) \[Symmetric\]: (?P<bytes>\d{1,16}) Bytes -> "
     r"Kernel (?P<kernel>\w+) nchannels (?P<channels>\d{1,4})"
+)
+_TRANSPORT = re.compile(
+    r"NCCL INFO Channel \d{1,3}(?:/\d{1,3})? ?: \d{1,6}\[[0-9a-f]+\] -> \d{1,6}\[[0-9a-f]+\] "
+    r"(?:\[(?:send|receive)\] )?via (?P<kind>P2P|SHM|NET|COLLNET)/(?P<how>[^\n]{1,100})"
 )
 _FAILURE = re.compile(r"NCCL (?:WARN|ERROR)\s+(.*)$")
 
@@ -69,6 +74,22 @@ def choice_of(text: str, op: str, size_bytes: int, ranks: int) -> Choice | None:
     sizes = {size_bytes, size_bytes // ranks} if op in ("all_gather", "reduce_scatter") else {size_bytes}
     found = [c for c in choices(text) if c.function in (function, "") and c.size_bytes in sizes]
     return found[-1] if function and found else None
+
+
+def transport_of(text: str) -> str:
+    """How channels were connected: "p2p", "shm", "net/socket", "net/ib/gdrdma"; several with "+" between, "" unknown.
+
+    The name after `net/` is that of the network or its plugin.
+    """
+    matches = (_TRANSPORT.search(line) for line in text.splitlines() if len(line) <= _LONGEST_LINE)
+    return "+".join(sorted({_kind_of(match["kind"].lower(), match["how"]) for match in matches if match}))
+
+
+def _kind_of(kind: str, how: str) -> str:
+    if kind not in ("net", "collnet"):
+        return kind
+    name = re.sub(r"[^a-z0-9]+", "_", how.partition("/")[0].lower()).strip("_")
+    return f"{kind}/{name}" + ("/gdrdma" if "/GDRDMA" in how else "")
 
 
 def last_failure(text: str) -> str:

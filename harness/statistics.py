@@ -85,6 +85,28 @@ def rate_interval(amount: float, seconds: Sequence[float], confidence: float = 0
     return Interval(amount / time.high, amount / time.low)
 
 
+def log_ratio_interval(
+    runs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = 0.95
+) -> Interval | None:
+    """Interval of the mean log of first over second; each run holds the values of both, measured in one pass.
+
+    Over several runs it is Student's of the runs' differences, which holds what processes differ by. Of one run it is
+    what its samples show (see `mean_interval`), which does not; `None` where they are too few.
+    """
+    if len(runs) > 1:
+        logs = np.array([math.log(np.mean(first) / np.mean(second)) for first, second in runs])
+        half = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2) * logs.std(ddof=1) / math.sqrt(len(logs)))
+        return Interval(float(logs.mean()) - half, float(logs.mean()) + half)
+    sides = [mean_interval(values, confidence) for side in runs for values in side]
+    known = [interval for interval in sides if interval is not None]
+    if len(known) < 2:
+        return None
+    means = [(interval.high + interval.low) / 2 for interval in known]
+    half = math.hypot(*((i.high - i.low) / 2 / mean for i, mean in zip(known, means, strict=True)))
+    centre = math.log(means[0] / means[1])
+    return Interval(centre - half, centre + half)
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Percentile with linear interpolation between ranks (type 7 of Hyndman and Fan, 1996; numpy's default)."""
     return float(np.percentile(np.asarray(values, dtype=float), percent))

@@ -243,6 +243,19 @@ def test_show_prints_collectives_in_nccl_tests_columns_below_ours(tmp_path: Path
     assert theirs.splitlines()[-1].split()[:5] == ["800", "200", "float", "sum", "-1"]
 
 
+def test_show_prints_the_fastest_of_nccls_settings_below_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    params = {"bytes": 800, "dtype": "fp32", "impl": "nccl", "ranks": 2, "world": "own"}
+    case = Case("all_reduce", params, (Work(800.0, "B", None, "bus"),))
+    measured = replace(hand_made.copy_record(), key=case.key, case=case, family="nccl_sweep")
+    store.save(hand_made.gpu_run(measured), tmp_path / "1.json")
+    assert exit_status(["show", str(tmp_path)]) == ExitCode.DONE
+    ours, _, table = capsys.readouterr().out.partition("\nNCCL's fastest setting by size  of 1 setting")
+    assert "all_reduce/bytes=800" in ours
+    assert table.splitlines()[3].split()[:4] == ["800", "B", "2.000", "ms"]
+    assert exit_status(["show", "--format", "md", str(tmp_path)]) == ExitCode.DONE
+    assert "\n\n### NCCL's fastest setting by size\n" in capsys.readouterr().out
+
+
 def test_show_says_that_there_is_no_collective(run_set: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_status(["show", "--columns", "nccl", "--format", "md", str(run_set / "1.json")]) == ExitCode.DONE
     assert capsys.readouterr().out.endswith("\n```\n# no collective was measured\n```\n")

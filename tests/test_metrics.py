@@ -548,12 +548,40 @@ def test_bus_bytes_of_rings_and_trees_are_held_against_the_link(algorithm):
         (Telemetry(algorithm="symmetric"), "NCCL chose symmetric, whose links"),
         (Telemetry(), "the algorithm that the library chose is not known"),
         (Telemetry(missing={"algorithm": "no debug file"}), "no debug file"),
+        (Telemetry(algorithm="nvls_tree"), "NCCL chose nvls_tree, whose links"),
+        (Telemetry(algorithm="ring", transport="shm"), "NCCL sent through shm, not from peer to peer alone"),
+        (Telemetry(algorithm="ring", transport="net/ib+p2p"), "NCCL sent through net/ib+p2p, not from peer"),
     ],
 )
 def test_other_algorithms_and_unknown_ones_get_no_share_of_the_link(telemetry, reason):
     share = metrics_of(BUS, telemetry=telemetry, sheet=LINKED)["spec_ratio"]
     assert share.value is None
     assert share.reason.startswith(reason)
+
+
+SWEPT = replace(BUS, params={**BUS.params, "nccl_algo": "Tree", "nccl_proto": "LL", "world": "own"})
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "said", "judged"),
+    [
+        (Telemetry(algorithm="ring", protocol="ll"), "ring ll over unknown links", "It is no figure of that setting."),
+        (Telemetry(algorithm="tree", protocol="simple", transport="p2p"), "tree simple over p2p", "It is no figure"),
+        (Telemetry(algorithm="tree"), "tree over unknown links", "Whether that is what was asked is not known."),
+    ],
+)
+def test_setting_that_nccl_did_not_follow_is_marked_and_gets_no_share(telemetry, said, judged):
+    share = metrics_of(SWEPT, telemetry=telemetry, sheet=LINKED)["spec_ratio"]
+    asked = f"NCCL_ALGO=Tree NCCL_PROTO=LL was asked, NCCL ran {said}"
+    assert (share.value, share.reason) == (None, asked)
+    (warning,) = warnings(SWEPT, telemetry=telemetry, sheet=LINKED)
+    assert warning.startswith(f"other setting: {asked}. {judged}")
+
+
+def test_setting_that_nccl_followed_gets_its_share_and_no_mark():
+    telemetry = Telemetry(algorithm="tree", protocol="ll", transport="p2p")
+    assert metrics_of(SWEPT, telemetry=telemetry, sheet=LINKED)["spec_ratio"].value == 0.4
+    assert warnings(SWEPT, telemetry=telemetry, sheet=LINKED) == ()
 
 
 def test_link_through_a_bridge_that_may_not_be_there_gives_no_share():

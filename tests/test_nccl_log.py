@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.nccl_log import Choice, choice_of, choices, last_failure
+from harness.nccl_log import Choice, choice_of, choices, last_failure, transport_of
 
 # The forms of 2.24 to 2.28 (src/enqueue.cc), of later versions with the cluster size, and of 2.27's symmetric kernels.
 NAMED = """
@@ -69,6 +69,26 @@ def test_line_without_function_counts_by_its_size():
 def test_foreign_and_overlong_lines_are_left_alone():
     foreign = "x" * 3000 + NAMED.splitlines()[1] + "\nAllReduce: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n"
     assert list(choices(foreign)) == []
+
+
+# src/transport/p2p.cc, shm.cc and net.cc.
+@pytest.mark.parametrize(
+    ("lines", "transport"),
+    [
+        (["Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "Channel 23/0 : 0[0] -> 1[1] via P2P/IPC"], "p2p"),
+        (["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"], "shm"),
+        (["Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3(2)/GDRDMA(PCI)/Shared"], "net/ib/gdrdma"),
+        (["Channel 01/0 : 8[0] -> 0[0] [receive] via NET/Socket/0"], "net/socket"),
+        (["Channel 01/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA"], "net/aws_libfabric/gdrdma"),
+        (
+            ["Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00/0 : 1[1] -> 2[2] [send] via NET/IB/0"],
+            "net/ib+p2p",
+        ),
+        (["Channel 00/24 :    0   1", "Connected all rings"], ""),
+    ],
+)
+def test_transport_is_what_channels_were_connected_through(lines: list[str], transport: str):
+    assert transport_of("".join(f"node:608:615 [0] NCCL INFO {line}\n" for line in lines)) == transport
 
 
 def test_last_warning_is_told_without_host_and_process():

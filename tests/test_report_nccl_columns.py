@@ -65,6 +65,20 @@ def test_the_reader_of_nccl_tests_reads_them_back():
     assert read == {2**30: 3267.65, 8: 18.07}
 
 
+def test_each_setting_of_nccl_has_a_table_of_its_own():
+    """Settings of one size stood in one row, as the median of what no setting had."""
+    swept = [
+        record("all_reduce", 64, time_us, world="own", **setting)
+        for time_us, setting in ((10.0, {}), (20.0, {"nccl_algo": "Tree"}), (40.0, {"nccl_algo": "Ring"}))
+    ]
+    titles = [line for line in nccl_lines([hand_made.gpu_run(*swept)]) if line.startswith("# all_reduce")]
+    assert titles == [
+        "# all_reduce, 4 ranks, nccl, launch queued, ranks of its own: default",
+        "# all_reduce, 4 ranks, nccl, launch queued, ranks of its own: NCCL_ALGO=Tree",
+        "# all_reduce, 4 ranks, nccl, launch queued, ranks of its own: NCCL_ALGO=Ring",
+    ]
+
+
 def test_several_runs_are_their_median():
     runs = [hand_made.gpu_run(record("reduce", 64, time_us)) for time_us in (10.0, 30.0, 20.0)]
     assert nccl_lines(runs)[-1].split()[:7] == ["64", "16", "float", "sum", "0", "20.00", "0.00"]

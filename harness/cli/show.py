@@ -48,6 +48,7 @@ def show(
     runs = store.load_set(files)
     found = [] if meter is None else _lay_beside(meter, runs)
     write_summaries(summarize(runs, [str(file) for file in files], find_noise), format)
+    write_sweeps(runs, format)
     if found:
         from harness.cli.output import write
         from harness.report.meter_table import meter_lines
@@ -55,6 +56,22 @@ def show(
         write("\n" + "\n".join(meter_lines(found)) + "\n")
     if columns is Columns.NCCL:
         _write_nccl_columns(runs, format)
+
+
+def write_sweeps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
+    """Write which of NCCL's settings was the fastest, where runs swept them."""
+    from harness.cli.output import write, write_page
+    from harness.report import sections
+    from harness.report.nccl_sweep import sweep_sections
+
+    found = sweep_sections(runs)
+    if not found:
+        return
+    write("\n")
+    if format is Format.MD:
+        write(sections.to_markdown(found))
+        return
+    write_page(lambda console: sections.print_sections(found, console))
 
 
 def _write_nccl_columns(runs: Sequence["Run"], format: Format) -> None:

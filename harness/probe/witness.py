@@ -3,6 +3,9 @@
 NCCL writes a line for every collective, which costs the host time that `loop` and `eager` would measure, and reads
 its switch once a process. So the ranks that are timed stay silent, and these run every case once, under the same
 variables: NCCL chooses by topology, size and variables, not by chance.
+
+Where each setting has a world of its own, no second one is made of it: its cases are graphs, whose replays write
+nothing, so that the timed ranks can tell for themselves.
 """
 
 from collections.abc import Mapping
@@ -10,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from harness.model import Case, Telemetry
-from harness.nccl_log import choice_of
+from harness.nccl_log import choice_of, transport_of
 from harness.probe.ranks import RankError, World
 
-_VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING,P2P,SHM,NET"}
 _LIMIT_S = 30.0
 
 
@@ -24,12 +27,20 @@ class Witness:
         self._world: World | None = None
         self._ranks = 0
         self._read = 0
+        self._transport = ""
         self._broken = ""
 
-    def complete(self, case: Case, telemetry: Telemetry, body: str, how: Mapping[str, Any]) -> Telemetry:
-        """The telemetry with NCCL's choice for that case, or with the reason why it is not known."""
+    def complete(
+        self, case: Case, telemetry: Telemetry, body: str, how: Mapping[str, Any], own: World | None = None
+    ) -> Telemetry:
+        """The telemetry with NCCL's choice for that case, or with the reason why it is not known.
+
+        `own` are the ranks that were timed, where they wrote the debug file themselves.
+        """
         if case.params.get("impl") != "nccl" or "bytes" not in case.params:
             return telemetry
+        if own is not None:
+            return _told(case, telemetry, own.backend_log(0), transport_of(own.backend_log(0)))
         try:
             text = "" if self._broken else self._log_of(case, body, how)
         except RankError as error:
@@ -37,10 +48,7 @@ class Witness:
             self._broken = f"the ranks that tell the algorithm failed: {error}"
         if self._broken:
             return _unknown(telemetry, self._broken)
-        choice = choice_of(text, case.op, int(case.params["bytes"]), self._ranks)
-        if choice is None:
-            return _unknown(telemetry, "NCCL's debug file does not tell the algorithm of this operation")
-        return replace(telemetry, algorithm=choice.algorithm, protocol=choice.protocol, channels=choice.channels)
+        return _told(case, telemetry, text, self._transport)
 
     def close(self) -> None:
         """End the second world."""
@@ -53,13 +61,22 @@ class Witness:
         ranks = int(case.params["ranks"])
         if self._world is None or self._ranks != ranks:
             self.close()
-            self._world, self._ranks, self._read = World(ranks, "cuda", _VARIABLES), ranks, 0
+            self._world, self._ranks, self._read = World(ranks, "cuda", TELLING), ranks, 0
         self._world.ask("open", body, dict(how), limit_s=_LIMIT_S)
         self._world.ask("run_once", str(case.params.get("launch", "queued")), limit_s=_LIMIT_S)
         self._world.ask("drop", limit_s=_LIMIT_S)
         log = self._world.backend_log(0)
         new, self._read = log[self._read :], len(log)
+        self._transport = transport_of(log)  # channels are connected once
         return new
+
+
+def _told(case: Case, telemetry: Telemetry, text: str, transport: str) -> Telemetry:
+    telemetry = replace(telemetry, transport=transport)
+    choice = choice_of(text, case.op, int(case.params["bytes"]), int(case.params["ranks"]))
+    if choice is None:
+        return _unknown(telemetry, "NCCL's debug file does not tell the algorithm of this operation")
+    return replace(telemetry, algorithm=choice.algorithm, protocol=choice.protocol, channels=choice.channels)
 
 
 def _unknown(telemetry: Telemetry, why: str) -> Telemetry:

@@ -19,12 +19,13 @@ from harness.injection import read_injection
 from harness.journal import Journal
 from harness.metrics import card_changed, derive_metrics, warnings_of
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, is_wanted, to_plain
+from harness.nccl_settings import has_own_world, refusal_of, set_outside, settings_of, words_of
 from harness.probe.card_watch import PATIENCE_MS, Cards
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
 from harness.probe.scripted import device_by_path
-from harness.probe.witness import Witness
+from harness.probe.witness import TELLING, Witness
 from harness.specs import lookup
 
 # What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
@@ -53,6 +54,10 @@ class DuplicateKeyError(Exception):
     """Two cases of a plan have the same key: neither could be told from the other in a run file."""
 
 
+class NotApplicableError(Exception):
+    """What only the attempt tells: this machine's libraries refuse the case. The text says so in their words."""
+
+
 class WorkerSession:
     """The device, the plan, and the journal of one worker."""
 
@@ -70,6 +75,7 @@ class WorkerSession:
         self._started_at = ""
         self._is_warm = False
         self._world: tuple[str, World] | None = None
+        self._refused: dict[str, str] = {}
         self._witness = Witness()
         self._cards: Cards | None = device.watch_cards() if hasattr(device, "watch_cards") else None
         if self._cards is not None:
@@ -141,22 +147,35 @@ class WorkerSession:
         return self.record(case, measure_case(case, subject, device, self.checker, self.protocol(case), injected))
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
-        """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one."""
-        family = self.planned[case.key][0]
-        ranks = int(case.params["ranks"])
-        if self._world is None or self._world[0] != f"{family}/{ranks}":
-            self._close_world()
-            self._world = (f"{family}/{ranks}", World(ranks, self.facts.kind))
+        """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one.
+
+        A setting that NCCL refuses is not tried again with another size.
+        """
+        name = f"{self.planned[case.key][0]}/{case.params['ranks']}/{words_of(settings_of(case))}"
+        if name in self._refused:
+            raise NotApplicableError(self._refused[name])
         try:
-            world, injected = self._world[1], self.injected(case)
+            world, injected = self._world_of(name, case), self.injected(case)
             measurement = measure_on_ranks(case, world, body, how, self.protocol(case), injected)
             if measurement.telemetry is not None:
-                telemetry = self._witness.complete(case, measurement.telemetry, body, how)
+                own = world if has_own_world(case) else None
+                telemetry = self._witness.complete(case, measurement.telemetry, body, how, own)
                 measurement = replace(measurement, telemetry=telemetry)
             return self.record(case, measurement)
-        except RankError:
+        except RankError as error:
             self._close_world()
+            if has_own_world(case) and (refusal := refusal_of(str(error))):
+                self._refused[name] = f"NCCL refuses {words_of(settings_of(case))}: {refusal}"
+                raise NotApplicableError(self._refused[name]) from error
             raise
+
+    def _world_of(self, name: str, case: Case) -> World:
+        """The ranks of that name: those that run already, or new ones."""
+        if self._world is None or self._world[0] != name:
+            self._close_world()
+            variables = {**TELLING, **settings_of(case)} if has_own_world(case) else None
+            self._world = (name, World(int(case.params["ranks"]), self.facts.kind, variables))
+        return self._world[1]
 
     def injected(self, case: Case) -> Fraction:
         """The share of work that the order adds to a case without counting it; of several, the last that names it."""
@@ -269,6 +288,10 @@ class WorkerSession:
                 return replace(case, not_applicable="every GPU is busy with a run of its own")
             if self.task.order.gpu != "0":
                 return replace(case, not_applicable=f"{at_work}: it is in the run of GPU 0")
+            if has_own_world(case) and (outside := set_outside(case, os.environ)):
+                return replace(
+                    case, not_applicable=f"{outside} is set in the environment: unset it to compare with the default"
+                )
         if case.not_applicable or facts.memory_bytes is None or facts.free_bytes is None:
             return case
         needed, gib = case.memory_bytes, 2**30

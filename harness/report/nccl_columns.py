@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.model import Record, Run
+from harness.nccl_settings import has_own_world, settings_of, words_of
 from harness.report.text import clean
 
 TYPES = {
@@ -39,11 +40,12 @@ class _Program:
     ranks: str
     impl: str
     launch: str
+    settings: str = ""
 
     @property
     def title(self) -> str:
         """The line above the table."""
-        return f"# {self.op}, {self.ranks} ranks, {self.impl}, launch {self.launch}"
+        return f"# {self.op}, {self.ranks} ranks, {self.impl}, launch {self.launch}{self.settings}"
 
 
 def nccl_lines(runs: Sequence[Run]) -> list[str]:
@@ -55,7 +57,9 @@ def nccl_lines(runs: Sequence[Run]) -> list[str]:
         if "ranks" not in params or not isinstance(size, int) or dtype not in ITEM_BYTES:
             continue
         ranks, impl, launch = (clean(params.get(name, "queued")) for name in ("ranks", "impl", "launch"))
-        program = _Program(clean(record.case.op), ranks, impl, launch)
+        is_own = has_own_world(record.case)
+        settings = f", ranks of its own: {clean(words_of(settings_of(record.case)))}" if is_own else ""
+        program = _Program(clean(record.case.op), ranks, impl, launch, settings)
         place = str(params.get("buffers", "in_place"))
         programs.setdefault(program, {}).setdefault((size, dtype), {}).setdefault(place, []).append(record)
     return [line for program, rows in programs.items() for line in _table(program, rows)]

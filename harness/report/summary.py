@@ -28,6 +28,7 @@ _SIGNS = {
     "injected": ("+", "more was done than is counted, as --inject asked: no figures of this device"),
     "starved": ("…", "the launch queue had run dry before some groups, so host time may be in these figures"),
     "unverified peak": ("?", "the data sheet's figures were recalled and read nowhere, so the shares may be off"),
+    "other setting": ("¬", "NCCL did something else than the key asks, or nothing tells: no figures of those settings"),
     "declared clock": ("#", "the SMs did not run at the clock that was declared, or nothing could tell"),
     "energy check": ("≠", "the energy counter and the board's other readings of power disagree: W and pJ may be off"),
     "card changed": ("†", "something happened to the card meanwhile: errors, a limit, another process, a reload"),

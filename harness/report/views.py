@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness import units
 from harness.metrics import find_bound
 from harness.model import Case, Record, Run
+from harness.nccl_settings import has_own_world
 from harness.report.panels import shorten
 from harness.report.text import clean
 from harness.statistics import mean_interval
@@ -110,8 +111,8 @@ class Point:
 
     @property
     def is_collective(self) -> bool:
-        """Whether several GPUs take part, with a bus bandwidth."""
-        return bool(self.case.work) and self.case.work[0].label == "bus"
+        """Whether several GPUs take part, with a bus bandwidth, as NCCL runs it unless told otherwise."""
+        return bool(self.case.work) and self.case.work[0].label == "bus" and not has_own_world(self.case)
 
     @property
     def size_bytes(self) -> int | None:

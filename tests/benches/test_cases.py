@@ -2,14 +2,16 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_peers
+from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_nccl_sweep, bench_peers
 from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
+from harness.nccl_settings import settings_of, words_of
 
-FAMILIES = (bench_collectives, bench_gemm, bench_memory, bench_peers, bench_driver)
+FAMILIES = (bench_collectives, bench_nccl_sweep, bench_gemm, bench_memory, bench_peers, bench_driver)
 
 H200 = DeviceFacts(
     kind="cuda",
@@ -238,6 +240,50 @@ def test_each_symmetric_case_names_the_body_that_runs_it():
         bench_collectives.bench_collectives(case, TWO_H200, lambda body, **how: asked.append((body, how)))
     assert {body for body, _ in asked} == {"kernels.collectives_triton.all_reduce"}
     assert asked[0][1] == {"size_bytes": 8, "dtype": "fp32", "algorithm": "one_shot"}
+
+
+def test_settings_of_nccl_are_swept_in_full_alone_and_follow_one_another():
+    assert [list(bench_nccl_sweep.cases(profile, TWO_H200)) for profile in ("smoke", "quick", "standard")] == [
+        [],
+        [],
+        [],
+    ]
+    cases = list(bench_nccl_sweep.cases("full", TWO_H200))
+    swept = [words_of(settings_of(case)) for case in cases if case.params["bytes"] == 8]
+    pairs = [f"NCCL_ALGO={a} NCCL_PROTO={p}" for a in ("Ring", "Tree") for p in ("Simple", "LL", "LL128")]
+    assert swept == ["default", *pairs, "NCCL_P2P_LEVEL=LOC"]
+    worlds = [words_of(settings_of(case)) for case in cases]
+    assert sum(a != b for a, b in pairwise(worlds)) == len(swept) - 1
+    assert {case.params["bytes"] for case in cases} == {8, 64 * 2**10, 4 * 2**20, 2**30}
+
+
+def test_keys_of_the_sweep_name_what_is_set_and_leave_the_rest_out():
+    keys = [case.key for case in bench_nccl_sweep.cases("full", TWO_H200) if case.params["bytes"] == 8]
+    assert keys[:2] == [
+        "all_reduce/bytes=8,dtype=fp32,impl=nccl,launch=graph,ranks=2,world=own",
+        "all_reduce/bytes=8,dtype=fp32,impl=nccl,launch=graph,nccl_algo=Ring,nccl_proto=Simple,ranks=2,world=own",
+    ]
+
+
+def test_network_settings_are_swept_only_where_ranks_span_several_hosts():
+    one, two = ([words_of_setting(setting) for setting in bench_nccl_sweep.settings(hosts)] for hosts in (1, 2))
+    assert two[: len(one)] == one
+    assert two[len(one) :] == ["NCCL_NET_GDR_LEVEL=LOC", "NCCL_NET_GDR_LEVEL=SYS", "NCCL_IB_DISABLE=1"]
+
+
+def words_of_setting(setting):
+    return words_of(settings_of(bench_nccl_sweep.sweep_case(8, setting, TWO_H200)))
+
+
+def test_sweep_says_what_it_lacks_without_nccl_or_a_second_gpu():
+    reasons = [{case.not_applicable for case in bench_nccl_sweep.cases("full", device)} for device in (CPU, H200)]
+    assert reasons == [{"gloo has no such settings: they are NCCL's"}, {"needs two GPUs, this machine has 1"}]
+
+
+@pytest.mark.parametrize(("ranks", "bus_share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bytes_of_the_sweep_are_those_of_every_all_reduce(ranks, bus_share):
+    case = bench_nccl_sweep.sweep_case(800, {}, replace(H200, gpu_count=ranks))
+    assert (case.work[0].amount, case.work[0].peak) == (bus_share * 800, "nvlink")
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():

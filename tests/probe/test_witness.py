@@ -68,9 +68,26 @@ def test_each_case_gets_the_choice_of_its_own_launch(worlds):
     found = told(asked, all_reduce(64))
     assert (found.algorithm, found.protocol, found.channels) == ("ring", "simple", 24)
     assert len(worlds.made) == 1
-    assert worlds.made[0].variables == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+    assert worlds.made[0].variables == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING,P2P,SHM,NET"}
     asked.close()
     assert worlds.made[0].is_closed
+
+
+def test_channels_that_were_connected_once_are_those_of_every_case(worlds):
+    asked = Witness()
+    told(asked, all_reduce(8))
+    worlds.made[0].log += "node:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n"
+    assert [told(asked, all_reduce(size)).transport for size in (64, 512)] == ["shm", "shm"]
+
+
+def test_ranks_that_tell_for_themselves_are_read_and_no_others_made(worlds):
+    own = World(2, "cuda", {})
+    worlds.made.clear()
+    own.log = LINE.format(64, "TREE") + "n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+    found = Witness().complete(all_reduce(64), Telemetry(), "body", {}, own)
+    assert (found.algorithm, found.protocol, found.transport) == ("tree", "simple", "p2p")
+    assert own.asked == []
+    assert worlds.made == []
 
 
 def test_gloo_is_not_asked(worlds):

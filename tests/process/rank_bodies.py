@@ -62,3 +62,36 @@ def hasty_sums(device: str, rank: int, ranks: int, folder: str) -> HastySum:
 def code_of_this_process() -> dict[str, str]:
     """Other code on every rank."""
     return {"ofpeak": "0.1.0", "source": str(os.getpid())}
+
+
+_REFUSAL = "no algorithm/protocol available for function AllReduce with datatype ncclFloat32. NCCL_ALGO was set to PAT."
+
+
+class LikeNccl(AllReduce):
+    """An all-reduce over gloo that takes NCCL's variables from its process and writes NCCL's debug file.
+
+    It refuses NCCL_ALGO=PAT, and above 64 bytes it runs a ring whatever is asked. What the process is goes to
+    OFPEAK_TEST_STARTS.
+    """
+
+    def __init__(self, device: str, rank: int, ranks: int, size_bytes: int) -> None:
+        super().__init__(device, rank, ranks, size_bytes, "fp32")
+        self._algorithm = os.environ.get("NCCL_ALGO", "Ring")
+        with Path(os.environ["OFPEAK_TEST_STARTS"]).open("a") as file:
+            file.write(f"{os.getpid()} {self._algorithm} {size_bytes} {os.environ['NCCL_DEBUG_SUBSYS']}\n")
+        self._log("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+
+    def launch(self, _: int) -> None:
+        if self._algorithm == "PAT":
+            raise RuntimeError(_REFUSAL)
+        ran = self._algorithm.upper() if self.size_bytes <= 64 else "RING"
+        self._log(f"AllReduce: {self.size_bytes} Bytes -> Algo {ran} proto SIMPLE channel{{Lo..Hi}}={{0..3}}")
+        dist.all_reduce(self.result)
+
+    def _log(self, line: str) -> None:
+        with Path(os.environ["NCCL_DEBUG_FILE"]).open("a") as file:
+            file.write(f"node:{os.getpid()}:1 [{self.rank}] NCCL INFO {line}\n")
+
+
+def like_nccl(device: str, rank: int, ranks: int, size_bytes: int) -> LikeNccl:
+    return LikeNccl(device, rank, ranks, size_bytes)
