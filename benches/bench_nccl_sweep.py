@@ -10,8 +10,10 @@ the window.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from harness.model import Case, DeviceFacts, Work
+from benches.bench_collectives import case_of
+from harness.model import Case, DeviceFacts
 from harness.units import GIB, KIB, MIB
 
 SIZES = (8, 64 * KIB, 4 * MIB, GIB)
@@ -20,14 +22,13 @@ PROTOCOLS = ("Simple", "LL", "LL128")
 NCCLS_OWN = dict.fromkeys(
     ("nccl_algo", "nccl_proto", "nccl_p2p_level", "nccl_net_gdr_level", "nccl_ib_disable"), "default"
 )
-DEFAULTS = {"launch": "queued", "buffers": "in_place", "world": "family", **NCCLS_OWN}
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """Every setting at every size; those of one setting follow one another, so that they share its ranks."""
     if profile != "full":
         return
-    for setting in settings(host_count(device)):
+    for setting in settings(hosts_of(device)):
         for size in SIZES:
             yield sweep_case(size, setting, device)
 
@@ -43,46 +44,21 @@ def settings(hosts: int) -> Iterator[Mapping[str, str]]:
         yield {"nccl_ib_disable": "1"}
 
 
-def host_count(device: DeviceFacts) -> int:
-    """How many hosts the ranks span; one, where the device's facts do not tell."""
-    return int(getattr(device, "hosts", 1))
+def hosts_of(device: DeviceFacts) -> int:
+    """On how many hosts the ranks of a collective are: one, where its cases do not say so."""
+    return int(case_of("all_reduce", SIZES[0], "fp32", device).params.get("hosts", 1))
 
 
 def sweep_case(size_bytes: int, setting: Mapping[str, str], device: DeviceFacts) -> Case:
-    """A sum in place of float32 in ranks of its own; bus bytes are nccl-tests' 2(n-1)/n of the size."""
-    is_nccl = device.kind == "cuda"
-    ranks = device.gpu_count if is_nccl else 2
-    bus_bytes = 2 * (ranks - 1) / ranks * size_bytes if ranks > 1 else size_bytes
-    is_linked = is_nccl and host_count(device) == 1
-    no_peak = "the ranks span several hosts" if is_nccl else "gloo is no link"
-    return Case(
-        "all_reduce",
-        {
-            "bytes": size_bytes,
-            "dtype": "fp32",
-            "impl": "nccl" if is_nccl else "gloo",
-            "ranks": ranks,
-            "launch": "graph",
-            "buffers": "in_place",
-            "world": "own",
-            **NCCLS_OWN,
-            **setting,
-        },
-        (
-            Work(bus_bytes, "B", "nvlink" if is_linked else None, "bus", no_peak="" if is_linked else no_peak),
-            Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
-        ),
-        defaults=DEFAULTS,
-        memory_bytes=2 * size_bytes + GIB if is_nccl else 0,
-        not_applicable=why_not(device),
+    """A sum in place of float32 as the other collectives have it, in ranks of its own."""
+    case = case_of("all_reduce", size_bytes, "fp32", device, launch="graph")
+    needs_nccl = "gloo has no such settings: they are NCCL's" if device.kind != "cuda" else ""
+    return replace(
+        case,
+        params={**case.params, **NCCLS_OWN, **setting, "world": "own"},
+        defaults={**case.defaults, **NCCLS_OWN, "world": "family"},
+        not_applicable=needs_nccl or case.not_applicable,
     )
-
-
-def why_not(device: DeviceFacts) -> str:
-    """What is lacking: NCCL, or a second GPU."""
-    if device.kind != "cuda":
-        return "gloo has no such settings: they are NCCL's"
-    return "" if device.gpu_count > 1 else f"needs two GPUs, this machine has {device.gpu_count}"
 
 
 def bench_nccl_sweep(case, device, measure):

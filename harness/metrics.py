@@ -112,15 +112,15 @@ def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
         return ""
     if not telemetry.algorithm:
         return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
-    if telemetry.algorithm not in LINK_ALGORITHMS:
-        return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
-    if telemetry.transport not in ("", "p2p"):
-        return f"NCCL sent through {telemetry.transport}, not from peer to peer alone"
     if is_followed(case, telemetry) is not True:
         return asked_and_done(case, telemetry)
+    if telemetry.algorithm not in LINK_ALGORITHMS:
+        return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
     peak = sheet.peaks.get(LINK)
     if peak is not None and THROUGH_BRIDGE in peak.source:
         return "whether the cards of this form have their NVLink bridge was not read"
+    if telemetry.transport not in ("", "p2p"):
+        return f"NCCL sent through {telemetry.transport}, not from peer to peer alone"
     return ""
 
 

@@ -362,7 +362,7 @@ class _Watch:
 
 
 def source_hashes(benches: Path) -> dict[str, str]:
-    """A hash a family: its file and the kernel files it imports. A family's `VERSION = "..."` stands for the hash."""
+    """A hash a family: its file, and the kernel files and families it imports. `VERSION = "..."` stands for it."""
     return {p.stem.removeprefix("bench_"): _source_hash(p) for p in sorted(benches.glob("bench_*.py"))}
 
 
@@ -378,7 +378,15 @@ def _source_hash(family: Path) -> str:
             return str(ast.literal_eval(node.value))
     for kernel in sorted(_imported_kernels(ast.walk(tree))):
         digest.update((ROOT / "kernels" / f"{kernel}.py").read_bytes())
+    for other in _imported_families(tree.body, family.parent):
+        digest.update(_source_hash(other).encode())
     return digest.hexdigest()[:12]
+
+
+def _imported_families(nodes: Iterable[ast.AST], folder: Path) -> list[Path]:
+    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    paths = (folder / f"{name.removeprefix('benches.')}.py" for name in modules if name.startswith("benches.bench_"))
+    return sorted(path for path in paths if path.exists())
 
 
 def _imported_kernels(nodes: Iterable[ast.AST]) -> set[str]:
