@@ -5,7 +5,7 @@ it gets, and bus bytes are what each rank's link must carry of them, so that a r
 whatever the number of ranks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,8 @@ SYMMETRIC = {
     "triton": "kernels.collectives_triton.all_reduce",
 }
 
+OTHER_DTYPES = ("fp16", "int32", "int8", "fp8_e4m3", "fp8_e5m2")
+
 SMALL, MEDIUM, BIG = 8, 32 * KIB, 128 * MIB
 STRESS_SIZES = (64 * KIB, 16 * MIB)
 # Where latency becomes bandwidth; between the sizes by 8.
@@ -55,7 +57,7 @@ GRAPH_LARGEST = 16 * MIB
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
-    """All-reduce from 8 B to 8 GiB, the rest at few sizes; `full` everything by 8. None of them is gated in quick."""
+    """All-reduce from 8 B to 8 GiB, the rest at few sizes; `full` more of them. None of them is gated in quick."""
     if profile in ("smoke", "quick") and device.kind == "cuda":
         return
     standard = [*queued_cases(profile, device), *few_cases(device), *few_symmetric_cases(device)]
@@ -93,18 +95,25 @@ def few_cases(device: DeviceFacts) -> Iterator[Case]:
 
 
 def all_cases(device: DeviceFacts) -> Iterator[Case]:
-    """Every operation by 8 in float32 and bfloat16, the other types at two sizes, every launch mode, and stress."""
+    """All-reduce by 8 in the two types of training, queued and in a graph; of the rest what fits into nine minutes.
+
+    On two H200s a queued case of up to 2 MiB takes 5 to 9 s, because each group waits behind its own blocking kernel,
+    and a larger one 3 to 5 s; graphs and stress should take about one. So the other operations run in float32 at both
+    ends and at 128 MiB, those that sum in bfloat16 too; all-reduce in the other types at two sizes, the small one in a
+    graph; loops, for those who compare with nccl-tests, in float32. What only moves bytes takes the same time in every
+    type: there the types are checked under stress, and not timed. tests/benches/test_plan_time.py adds all of it up.
+    """
     by_8 = list(sizes(LARGEST if device.kind == "cuda" else LARGEST_ON_CPU, 8))
-    for op in BUS_FACTORS:
-        for buffers in PLACES.get(op, ("in_place",)):
-            yield from (case_of(op, size, "fp32", device, buffers=buffers) for size in by_8)
-        yield from (case_of(op, size, "bf16", device, buffers=buffers) for size in by_8)
-        for dtype in ("fp16", "int32", "int8", "fp8_e4m3", "fp8_e5m2"):
-            yield from (case_of(op, size, dtype, device, buffers=buffers) for size in (MEDIUM, by_8[-3]))
-        for size in STRESS_SIZES:
-            yield case_of(op, size, "fp32", device, buffers=buffers, check="stress")
     for dtype in ("fp32", "bf16"):
-        yield from (case_of("all_reduce", size, dtype, device, launch="loop") for size in by_8)
+        yield from (case_of("all_reduce", size, dtype, device) for size in by_8)
+    for dtype in OTHER_DTYPES:
+        yield case_of("all_reduce", MEDIUM, dtype, device, launch="graph")
+        yield case_of("all_reduce", by_8[-3], dtype, device)
+    for op in BUS_FACTORS:
+        yield from other_cases(op, by_8, device)
+    yield from (case_of("all_reduce", size, "fp32", device, launch="loop") for size in by_8)
+    yield from (case_of("all_reduce", size, "bf16", device, launch="loop") for size in by_8[-2:])
+    for dtype in ("fp32", "bf16"):
         replayed = sorted({*GRAPH_SIZES, *(size for size in by_8 if size <= GRAPH_LARGEST)})
         yield from (case_of("all_reduce", size, dtype, device, launch="graph") for size in replayed)
     yield from (case_of("all_reduce", size, "fp32", device, launch="eager") for size in (SMALL, MEDIUM, MIB))
@@ -130,6 +139,20 @@ def symmetric_cases(device: DeviceFacts, by_8: Iterable[int]) -> Iterator[Case]:
         for shots in ("one_shot", "two_shot"):
             for size in STRESS_SIZES:
                 yield symmetric_case(impl, shots, size, "bf16", device, launch="queued", check="stress")
+
+
+def other_cases(op: str, by_8: Sequence[int], device: DeviceFacts) -> Iterator[Case]:
+    """One operation in every place and type: timed where that can differ, checked under stress everywhere."""
+    places = PLACES.get(op, ("in_place",))
+    if op != "all_reduce":
+        yield from (case_of(op, size, "fp32", device, buffers=places[-1]) for size in (by_8[0], by_8[-1]))
+        yield from (case_of(op, by_8[-3], "fp32", device, buffers=buffers) for buffers in places)
+        if op in SUMS:
+            yield case_of(op, by_8[-3], "bf16", device, buffers=places[-1])
+        for dtype in ("bf16", *OTHER_DTYPES):
+            yield case_of(op, STRESS_SIZES[0], dtype, device, buffers=places[-1], check="stress")
+    for buffers in places:
+        yield from (case_of(op, size, "fp32", device, buffers=buffers, check="stress") for size in STRESS_SIZES)
 
 
 def distinct(cases: Iterable[Case]) -> Iterator[Case]:
