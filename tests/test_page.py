@@ -86,6 +86,14 @@ def test_several_sets_stand_side_by_side():
     assert {"roofline-1", "roofline-2", "timeline-1", "timeline-2"} <= titles.keys()
 
 
+def test_collectives_are_drawn_as_nccl_runs_them_unless_told_otherwise():
+    """A swept setting that nobody uses stood as the bandwidth that the machine reaches."""
+    usual, swept = page_runs.all_reduce(2**30, 3e11), page_runs.all_reduce(2**30, 4e11)
+    case = replace(swept.case, params={**swept.case.params, "world": "own"})
+    run = hand_made.gpu_run(usual, replace(swept, key=case.key, case=case, family="nccl_sweep"))
+    assert "reaches 300.0 GB/s" in plots_of(Source((run,), ()))["bus-bandwidth"].title
+
+
 def test_titles_say_what_is_seen():
     titles = {id: plot.title for id, plot in plots_of(page_runs.full_source()).items()}
     assert titles["shares-compute"] == (
