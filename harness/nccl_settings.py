@@ -19,8 +19,8 @@ _REFUSAL = re.compile(r"no algorithm/protocol available[^;(\n]{0,300}")
 
 
 def has_own_world(case: Case) -> bool:
-    """Whether the case runs in ranks that are started for its settings alone."""
-    return case.params.get("world") == "own"
+    """Whether the case runs in ranks that are started for its settings alone; whoever sets anything does."""
+    return case.params.get("world") == "own" or bool(settings_of(case))
 
 
 def settings_of(case: Case) -> dict[str, str]:

@@ -26,8 +26,9 @@ def test_only_what_is_not_at_its_default_is_set():
     assert words_of(settings_of(swept())) == "default"
 
 
-def test_own_world_is_asked_for_in_the_key():
+def test_own_world_is_asked_for_in_the_key_and_whoever_sets_anything_has_one():
     assert has_own_world(swept())
+    assert has_own_world(Case("all_reduce", {"nccl_algo": "Tree", "ranks": 2}, (Work(8.0, "B", None, "bus"),)))
     assert not has_own_world(Case("all_reduce", {"ranks": 2}, (Work(8.0, "B", None, "bus"),)))
 
 

@@ -40,7 +40,7 @@ class Witness:
         if case.params.get("impl") != "nccl" or "bytes" not in case.params:
             return telemetry
         if own is not None:
-            return _told(case, telemetry, own.backend_log(0), transport_of(own.backend_log(0)))
+            return _told(case, telemetry, own.backend_log(0), _transport(own, case))
         try:
             text = "" if self._broken else self._log_of(case, body, how)
         except RankError as error:
@@ -67,8 +67,13 @@ class Witness:
         self._world.ask("drop", limit_s=_LIMIT_S)
         log = self._world.backend_log(0)
         new, self._read = log[self._read :], len(log)
-        self._transport = transport_of(log)  # channels are connected once
+        self._transport = _transport(self._world, case)
         return new
+
+
+def _transport(world: World, case: Case) -> str:
+    """What all ranks connected through, since the first case: channels are connected once."""
+    return transport_of("\n".join(world.backend_log(rank) for rank in range(int(case.params["ranks"]))))
 
 
 def _told(case: Case, telemetry: Telemetry, text: str, transport: str) -> Telemetry:

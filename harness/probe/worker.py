@@ -151,7 +151,8 @@ class WorkerSession:
 
         A setting that NCCL refuses is not tried again with another size.
         """
-        name = f"{self.planned[case.key][0]}/{case.params['ranks']}/{words_of(settings_of(case))}"
+        setting = words_of(settings_of(case)) if has_own_world(case) else ""
+        name = f"{self.planned[case.key][0]}/{case.params['ranks']}/{setting}"
         if name in self._refused:
             raise NotApplicableError(self._refused[name])
         try:
@@ -165,7 +166,7 @@ class WorkerSession:
         except RankError as error:
             self._close_world()
             if has_own_world(case) and (refusal := refusal_of(str(error))):
-                self._refused[name] = f"NCCL refuses {words_of(settings_of(case))}: {refusal}"
+                self._refused[name] = f"NCCL refuses {setting}: {refusal}"
                 raise NotApplicableError(self._refused[name]) from error
             raise
 

@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, ranks, device, variables):
         self.asked, self.log, self.is_closed = [], "", False
-        self.variables = variables
+        self.variables, self.of_rank_1 = variables, ""
         World.made.append(self)
 
     def ask(self, command, *arguments, limit_s):
@@ -39,8 +39,8 @@ class World:
             self.log += LINE.format(self.size_bytes, "NVLS" if arguments[0] == "graph" else "RING")
 
     def backend_log(self, rank):
-        """All that rank 0 wrote."""
-        return self.log if rank == 0 else ""
+        """All that the rank wrote."""
+        return self.of_rank_1 if rank else self.log
 
     def close(self):
         """Gone."""
@@ -78,6 +78,8 @@ def test_channels_that_were_connected_once_are_those_of_every_case(worlds):
     told(asked, all_reduce(8))
     worlds.made[0].log += "node:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n"
     assert [told(asked, all_reduce(size)).transport for size in (64, 512)] == ["shm", "shm"]
+    worlds.made[0].of_rank_1 = "node:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM\n"
+    assert told(asked, all_reduce(4096)).transport == "p2p+shm"
 
 
 def test_ranks_that_tell_for_themselves_are_read_and_no_others_made(worlds):
