@@ -348,7 +348,7 @@ def test_what_nccl_chose_is_in_the_record(monkeypatch):
     class World:
         """Ranks that do nothing."""
 
-        def __init__(self, ranks, device):
+        def __init__(self, ranks, device, variables):
             pass
 
         def close(self):
@@ -360,7 +360,7 @@ def test_what_nccl_chose_is_in_the_record(monkeypatch):
     running = session()
     planned = running.plan("collectives", [ranks_case()])[0]
 
-    def complete(case, telemetry, body, how):
+    def complete(case, telemetry, body, how, own):
         return dataclasses.replace(telemetry, algorithm=f"ring of {body}")
 
     monkeypatch.setattr(running._witness, "complete", complete)
@@ -373,8 +373,8 @@ def test_world_that_failed_is_closed_and_the_next_case_gets_a_new_one(monkeypatc
     class World:
         """Ranks that do nothing."""
 
-        def __init__(self, ranks, device):
-            made.append((ranks, device))
+        def __init__(self, ranks, device, variables):
+            made.append((ranks, device, variables))
 
         def close(self):
             """Gone."""
@@ -391,6 +391,36 @@ def test_world_that_failed_is_closed_and_the_next_case_gets_a_new_one(monkeypatc
         with pytest.raises(RankError):
             running.measure_on_ranks(planned, "kernels.collectives.all_reduce", {})
         assert (len(made), len(closed)) == (number, number)
+
+
+def test_setting_that_was_refused_is_not_tried_at_the_next_size(monkeypatch):
+    made = []
+
+    class World:
+        """Ranks of a setting."""
+
+        def __init__(self, ranks, device, variables):
+            made.append(variables)
+
+        def close(self):
+            """Gone."""
+
+    def refuse(*_):
+        raise RankError("rank 0 of 2 failed in 'check': no algorithm/protocol available for function AllReduce")
+
+    monkeypatch.setattr(worker, "World", World)
+    monkeypatch.setattr(worker, "measure_on_ranks", refuse)
+    running = session()
+    swept = [
+        dataclasses.replace(ranks_case(), params={"bytes": size, "nccl_algo": "PAT", "ranks": 2, "world": "own"})
+        for size in (8, 64)
+    ]
+    for planned in running.plan("nccl_sweep", swept):
+        with pytest.raises(
+            worker.NotApplicableError, match=r"^NCCL refuses NCCL_ALGO=PAT: no algorithm/protocol avail"
+        ):
+            running.measure_on_ranks(planned, "body", {})
+    assert made == [{"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING,P2P,SHM,NET", "NCCL_ALGO": "PAT"}]
 
 
 # --- starting --------------------------------------------------------------------------------------------------------
