@@ -229,9 +229,10 @@ def test_kernels_of_our_own_over_symmetric_memory_need_triton_and_two_gpus():
 def test_ours_and_torchs_are_measured_at_the_same_sizes_as_nccl_in_a_graph():
     def replayed(impl):
         cases = (c for c in bench_collectives.cases("full", TWO_H200) if c.params.get("impl") == impl)
-        return {(c.params["dtype"], c.params["bytes"]) for c in cases if c.params["launch"] == "graph"}
+        found = {(c.params["dtype"], c.params["bytes"]) for c in cases if c.params["launch"] == "graph"}
+        return {(dtype, size) for dtype, size in found if dtype in ("bf16", "fp32")}
 
-    assert replayed("triton") == replayed("symm_mem") == replayed("nccl")
+    assert replayed("triton") == replayed("symm_mem") == replayed("nccl") != set()
 
 
 def test_each_symmetric_case_names_the_body_that_runs_it():
