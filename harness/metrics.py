@@ -368,13 +368,20 @@ def _with_sensor_error(metric: Metric) -> Metric:
 
 
 def _of_ranks(samples: Samples) -> Iterator[Metric]:
-    """What the host pays for a launch, and how far the fastest rank is from the slowest, as a share of its time."""
+    """What the host pays for a launch, and how far the fastest rank is from the slowest, as a share of its time.
+
+    Of a launch that has parts, also the time of each by itself.
+    """
     if samples.host_s is not None:
         yield _metric("host_time", samples.host_s, "s", "lower", label="until the call returns, of the slowest rank")
     if len(samples.rank_seconds) > 1:
         slowest_s, fastest_s = max(samples.rank_seconds), min(samples.rank_seconds)
         label = f"{len(samples.rank_seconds)} ranks' means over the window"
         yield _metric("rank_spread", 1 - fastest_s / slowest_s, "ratio", "lower", label=label)
+    for part, seconds in samples.part_seconds.items():
+        mean_s = sum(seconds) / len(seconds)
+        label = "of the slowest rank, from when it could start to its end"
+        yield _metric(f"time.{part}", mean_s, "s", "lower", label=label, interval=mean_interval(seconds))
 
 
 def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:

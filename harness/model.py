@@ -127,7 +127,8 @@ class Samples:
     queue had run dry.
 
     Between ranks a sample is the slowest rank's; `rank_seconds` is each rank's own mean, by rank. `host_s` is what a
-    launch costs the host until the call returns, where that was timed.
+    launch costs the host until the call returns, where that was timed. `part_seconds` is the time of each named part of
+    a launch by itself, the slowest rank's, as means over equal stretches of the window.
 
     With `shots` these are single calls by the host's clock, so many of them. Of more than 200, those at 200 equally
     spaced ranks are kept, in the order in which they came: percentiles are those of all calls, and what the rarest took
@@ -147,6 +148,7 @@ class Samples:
     slowest_s: float | None = None
     rank_seconds: tuple[float, ...] = ()
     host_s: float | None = None
+    part_seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 #      the burst, a time line that begins with the settling, what happened to the card in the window, a collective's
 #      algorithm, protocol, channels and transport, and the NVLinks between a pair of GPUs; a
 #      metric's systematic error; of samples: how many single calls they stand for and the slowest, each rank's own
-#      mean, the host's cost of a launch, and the queues `loop` and `eager`; in the order, what was slowed down on
-#      purpose. All may be absent, so that a file of schema 1 reads as one in which they are unknown.
+#      mean, the host's cost of a launch, the parts of one, and the queues `loop` and `eager`; in the order, what was
+#      slowed down on purpose. All may be absent, so that a file of schema 1 reads as one in which they are unknown.
 SCHEMA_VERSION = 2
 
 SUITE_NAME = "ofpeak"

@@ -531,6 +531,15 @@ def test_what_the_host_pays_and_how_far_ranks_are_apart_are_told_where_they_were
     assert not {"host_time", "rank_spread"} & metrics_of(COPY).keys()
 
 
+def test_time_of_a_part_has_its_interval_from_its_stretches():
+    told = metrics_of(COPY, replace(SAMPLES, part_seconds={"gemm": (1.0, 2.0, 3.0, 2.0), "collective": (0.5,)}))
+    gemm, collective = told["time.gemm"], told["time.collective"]
+    assert (gemm.value, gemm.unit, gemm.better) == (2.0, "s", "lower")
+    assert gemm.low == pytest.approx(2.0 - 3.1824 * (2 / 3) ** 0.5 / 2, rel=1e-4)  # Student's t with 3 degrees
+    assert (collective.value, collective.low) == (0.5, None)
+    assert not {"time.gemm", "time.collective"} & metrics_of(COPY).keys()
+
+
 LINKED = replace(SHEET, peaks={"nvlink": Peak(1000.0, "B", "read", "data sheet")})
 BUS = Case("all_reduce", {"impl": "nccl", "ranks": 2}, (Work(800.0, "B", "nvlink", "bus"),))
 

@@ -45,7 +45,7 @@ LINK_FACTS = (
     *("nvlink_bandwidth_mode", "fabric_state", "fabric_health", "c2c_links", "c2c_mb_per_s"),
 )
 _LINK_VARIABLES = ("env.NCCL_", "env.TORCH_SYMM_")
-_LINK_FAMILIES = ("collectives", "peers")
+_LINK_FAMILIES = ("collectives", "overlap", "peers")
 # Must be equal for latencies and for copies over the host link.
 HOST_FACTS = (
     *("kernel", "kernel_parameters", "cpu", "sockets", "smt", "microcode", "governor", "energy_preference", "turbo"),

@@ -147,6 +147,18 @@ class _Rank:
             "starved": sum(group.starved for group in groups),
             "timer": "perf_counter" if pace.queue == "eager" else self._device.timer,
             "telemetry": telemetry,
+            "parts": self._parts(queued, settle_groups, window_groups) if queued is pace else {},
+        }
+
+    def _parts(self, pace: Pace, settle_groups: int, window_groups: int) -> dict[str, list[float]]:
+        """Mean seconds a launch of each part that the body tells apart, by group of the window."""
+        if not hasattr(self._body, "part_seconds"):
+            return {}
+        each = pace.launches_per_group
+        window = range(settle_groups * each, (settle_groups + window_groups) * each)
+        return {
+            part: [sum(seconds[first : first + each]) / each for first in range(0, len(seconds), each)]
+            for part, seconds in self._body.part_seconds(window).items()
         }
 
     def _captured(self, launch: Launch, pace: Pace) -> tuple[Launch, Pace]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
@@ -42,6 +43,8 @@ WORDS_LIMIT_S = 3.0
 EXIT_LIMIT_S = 0.5
 CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
+# Twice the batches of an interval: more would only make the file larger.
+_MOST_STRETCHES = 20
 _BLOCKED_LAUNCHES = 50
 # nccl-tests' default number of iterations.
 _LOOP_LAUNCHES = 20
@@ -232,7 +235,8 @@ def measure_on_ranks(
     samples = slowest([answer["seconds"] for answer in answers], pace, answers[0]["timer"])
     host_s = all_known([answer["host_s"] for answer in answers])
     starved = max(answer["starved"] for answer in answers)
-    samples = replace(samples, starved=starved, host_s=max(host_s, default=None))
+    parts = slowest_parts([answer["parts"] for answer in answers])
+    samples = replace(samples, starved=starved, host_s=max(host_s, default=None), part_seconds=parts)
     return Measurement((before, after), samples, merge_telemetry([answer["telemetry"] for answer in answers]))
 
 
@@ -243,6 +247,21 @@ def slowest(group_seconds: Sequence[Sequence[float]], pace: Pace, timer: str) ->
     refuse_bad_samples(seconds)
     means = tuple(sum(of_rank) / len(of_rank) / pace.launches_per_group for of_rank in group_seconds)
     return Samples(seconds, pace.launches_per_group, sum(groups), timer, pace.queue, rank_seconds=means)
+
+
+def slowest_parts(ranks: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, tuple[float, ...]]:
+    """Of each part that every rank knows, the slowest rank's time, as means over at most 20 stretches of the window."""
+    known = [part for part in ranks[0] if all(part in of_rank for of_rank in ranks)]
+    return {
+        part: _stretches([max(times) for times in zip(*(of_rank[part] for of_rank in ranks), strict=True)])
+        for part in known
+    }
+
+
+def _stretches(values: Sequence[float]) -> tuple[float, ...]:
+    """Means of equally many neighbours each; what is left over at the end is dropped."""
+    size = math.ceil(len(values) / _MOST_STRETCHES)
+    return tuple(fmean(values[first : first + size]) for first in range(0, len(values) - size + 1, size))
 
 
 # Watts of several GPUs add up, whichever source they come from.

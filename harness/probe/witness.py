@@ -18,6 +18,8 @@ from harness.probe.ranks import RankError, World
 
 TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING,P2P,SHM,NET"}
 _LIMIT_S = 30.0
+# The mode of a step in which its collective runs alone.
+ALONE = "communicate"
 
 
 class Witness:
@@ -41,6 +43,8 @@ class Witness:
             return telemetry
         if own is not None:
             return _told(case, telemetry, own.backend_log(0), _transport(own, case))
+        if case.params.get("mode", ALONE) != ALONE:
+            return _unknown(telemetry, f"it is asked of mode={ALONE}, whose collective is the same")
         try:
             text = "" if self._broken else self._log_of(case, body, how)
         except RankError as error:
@@ -78,7 +82,7 @@ def _transport(world: World, case: Case) -> str:
 
 def _told(case: Case, telemetry: Telemetry, text: str, transport: str) -> Telemetry:
     telemetry = replace(telemetry, transport=transport)
-    choice = choice_of(text, case.op, int(case.params["bytes"]), int(case.params["ranks"]))
+    choice = choice_of(text, case.op.removeprefix("gemm_"), int(case.params["bytes"]), int(case.params["ranks"]))
     if choice is None:
         return _unknown(telemetry, "NCCL's debug file does not tell the algorithm of this operation")
     return replace(telemetry, algorithm=choice.algorithm, protocol=choice.protocol, channels=choice.channels)

@@ -6,12 +6,23 @@ from itertools import pairwise
 
 import pytest
 
-from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_nccl_sweep, bench_peers
+from benches import (
+    bench_collectives,
+    bench_driver,
+    bench_gemm,
+    bench_memory,
+    bench_nccl_sweep,
+    bench_overlap,
+    bench_peers,
+)
 from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 from harness.nccl_settings import settings_of, words_of
 
-FAMILIES = (bench_collectives, bench_nccl_sweep, bench_gemm, bench_memory, bench_peers, bench_driver)
+FAMILIES = (
+    *(bench_collectives, bench_nccl_sweep, bench_gemm, bench_memory, bench_overlap),
+    *(bench_peers, bench_driver),
+)
 
 H200 = DeviceFacts(
     kind="cuda",
@@ -285,6 +296,54 @@ def test_sweep_says_what_it_lacks_without_nccl_or_a_second_gpu():
 def test_bus_bytes_of_the_sweep_are_those_of_every_all_reduce(ranks, bus_share):
     case = bench_nccl_sweep.sweep_case(800, {}, replace(H200, gpu_count=ranks))
     assert (case.work[0].amount, case.work[0].peak) == (bus_share * 800, "nvlink")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("device", [TWO_H200, CPU], ids=["two h200", "cpu"])
+def test_every_step_has_its_four_modes_next_to_one_another(profile, device):
+    cases = list(bench_overlap.cases(profile, device))
+    steps = [cases[first : first + 4] for first in range(0, len(cases), 4)]
+    for number, step in enumerate(steps):
+        modes = [case.params["mode"] for case in step]
+        assert modes == ["compute", "overlap", "serial", "communicate"][:: 1 if number % 2 == 0 else -1]
+        assert len({case.key.replace(f"mode={case.params['mode']},", "") for case in step}) == 1
+
+
+def test_steps_are_for_gpus_not_in_quick_and_twice_each_in_standard():
+    counts = {
+        profile: Counter(case.op for case in bench_overlap.cases(profile, TWO_H200) if case.params["mode"] == "overlap")
+        for profile in PROFILES
+    }
+    assert counts == {
+        "smoke": {},
+        "quick": {},
+        "standard": {"gemm_all_reduce": 2, "gemm_all_to_all": 2},
+        "full": {"gemm_all_reduce": 5, "gemm_all_to_all": 7},
+    }
+
+
+def test_collective_of_a_step_moves_as_much_as_its_gemm_makes():
+    case = bench_overlap.case_of(bench_overlap.DENSE[0], "overlap", TWO_H200)
+    assert case.key == (
+        "gemm_all_reduce/bytes=134217728,dtype=bf16,impl=nccl,k=1024,m=8192,mode=overlap,n=8192,ranks=2"
+    )
+    odd = bench_overlap.case_of(bench_overlap.Shape("all_to_all", 5, 3, 7), "serial", replace(H200, gpu_count=4))
+    assert odd.params["bytes"] == 24  # of 30: three whole parts of 2 B for each of 4 ranks
+
+
+def test_a_step_needs_two_gpus_with_bf16_and_says_so():
+    told = {
+        (device.name, device.gpu_count): {case.not_applicable for case in bench_overlap.cases("standard", device)}
+        for device in (H200, replace(H200, name="NVIDIA Tesla V100", compute_capability=(7, 0), gpu_count=2))
+    }
+    assert told == {
+        ("NVIDIA H200", 1): {"needs two GPUs, this machine has 1"},
+        ("NVIDIA Tesla V100", 2): {"bf16 needs compute capability 8.0, NVIDIA Tesla V100 lacks it"},
+    }
+
+
+def test_largest_step_fits_into_an_h200():
+    assert max(case.memory_bytes for case in bench_overlap.cases("full", TWO_H200)) < H200.memory_bytes / 4
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():

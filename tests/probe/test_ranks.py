@@ -9,7 +9,7 @@ import pytest
 from harness.model import Case, Telemetry, Work
 from harness.probe.load import Pace
 from harness.probe.measure import SMOKE, CheckFailedError
-from harness.probe.ranks import measure_on_ranks, merge_telemetry, slowest
+from harness.probe.ranks import measure_on_ranks, merge_telemetry, slowest, slowest_parts
 
 RANK = Telemetry(
     busy_ratio=0.99,
@@ -89,6 +89,23 @@ def test_rank_whose_group_took_no_time_is_refused():
         slowest([[0.0, 4.0], [0.0, 1.0]], Pace("stream", 10, 0.2), "cuda_event")
 
 
+def test_part_is_the_slowest_ranks_in_each_group():
+    ranks = [{"gemm": [1.0, 4.0], "collective": [1.0, 1.0]}, {"gemm": [2.0, 3.0], "collective": [1.0, 5.0]}]
+    assert slowest_parts(ranks) == {"gemm": (2.0, 4.0), "collective": (1.0, 5.0)}
+
+
+def test_parts_are_kept_as_means_over_at_most_20_equal_stretches():
+    groups = [float(n) for n in range(43)]
+    kept = slowest_parts([{"gemm": groups}, {"gemm": groups}])["gemm"]
+    assert kept == tuple(3.0 * n + 1 for n in range(14))
+    assert len(slowest_parts([{"gemm": [1.0] * 200}])["gemm"]) == 20
+
+
+def test_part_that_one_rank_does_not_know_is_unknown():
+    assert slowest_parts([{"gemm": [1.0]}, {}]) == {}
+    assert slowest_parts([{}, {"gemm": [1.0]}]) == {}
+
+
 def test_ranks_are_told_what_to_do_beyond_what_is_counted():
     class FakeWorld:
         """Two ranks that remember what they were asked."""
@@ -100,7 +117,7 @@ def test_ranks_are_told_what_to_do_beyond_what_is_counted():
             """The same from both."""
             self.asked.append((command, arguments))
             ran = {"seconds": [0.01] * 4, "starved": 0, "timer": "perf_counter"}
-            ran |= {"telemetry": Telemetry(), "host_s": None}
+            ran |= {"telemetry": Telemetry(), "host_s": None, "parts": {}}
             return {"check": [0, 0], "most_launches": [10, 10], "probe": [(0.003, 0.003)] * 2, "run": [ran, ran]}.get(
                 command, [None, None]
             )

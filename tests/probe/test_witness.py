@@ -92,6 +92,17 @@ def test_ranks_that_tell_for_themselves_are_read_and_no_others_made(worlds):
     assert worlds.made == []
 
 
+def test_step_is_asked_once_of_its_collective_alone(worlds):
+    asked = Witness()
+    alone, beside = (
+        Case("gemm_all_reduce", {"bytes": 64, "impl": "nccl", "ranks": 2, "mode": mode}, (), kind="latency")
+        for mode in ("communicate", "overlap")
+    )
+    assert told(asked, alone).algorithm == "ring"
+    assert told(asked, beside).missing["algorithm"] == "it is asked of mode=communicate, whose collective is the same"
+    assert [command for command, *_ in worlds.made[0].asked] == ["open", "run_once", "drop"]
+
+
 def test_gloo_is_not_asked(worlds):
     assert told(Witness(), all_reduce(8, impl="gloo")) == Telemetry()
     assert worlds.made == []

@@ -2,12 +2,15 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from kernels.collectives import AllReduce
+from kernels.overlap import Gemm, Step, TwoThreads
 
 
 class Sum:
@@ -57,6 +60,45 @@ class HastySum(AllReduce):
 
 def hasty_sums(device: str, rank: int, ranks: int, folder: str) -> HastySum:
     return HastySum(device, rank, ranks, folder)
+
+
+class HastyLanes(TwoThreads):
+    """Lanes that say that both have ended as soon as the GEMM has, and wait once the results were counted.
+
+    Without that the late collective would meet the next one of another kind, and gloo ends the process.
+    """
+
+    def join(self) -> None:
+        pass
+
+    def after(self, count: Callable[[int], int]) -> Callable[[int], int]:
+        def counted(launches: int) -> int:
+            wrong = count(launches)
+            super(HastyLanes, self).join()
+            return wrong
+
+        return counted
+
+
+class LazyGemm(Gemm):
+    """A GEMM that leaves every other result as it was."""
+
+    def launch(self, i: int) -> None:
+        if i % 2 == 0:
+            super().launch(i)
+
+
+def hasty_step(device: str, rank: int, ranks: int, **how: Any) -> Step:
+    made = Step(device, rank, ranks, **how)
+    made._lanes = lanes = HastyLanes(ranks)
+    made._collective.wrong_after = lanes.after(made._collective.wrong_after)  # type: ignore[method-assign]
+    return made
+
+
+def lazy_step(device: str, rank: int, ranks: int, **how: Any) -> Step:
+    made = Step(device, rank, ranks, **how)
+    made._gemm = LazyGemm(device, rank, *how["shape"], how["dtype"])
+    return made
 
 
 def code_of_this_process() -> dict[str, str]:
