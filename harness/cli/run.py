@@ -149,7 +149,7 @@ def execute(request: Request) -> int:
         raise HarnessError(problem)
     from harness import runner
     from harness.cli.output import standard_console, write
-    from harness.cli.show import write_summaries, write_sweeps
+    from harness.cli.show import write_steps, write_summaries, write_sweeps
     from harness.corruption import alarms_of
     from harness.report.progress import Progress
     from harness.report.summary import summarize
@@ -170,6 +170,7 @@ def execute(request: Request) -> int:
     runs = [run for _, run in saved]
     write_summaries(summarize(runs, [path for path, _ in saved]))
     write_sweeps(runs)
+    write_steps(runs)
     write("".join(f"{clean(told)}\n" for told in alarms_of(runs)))
     return exit_code_of(runs)
 

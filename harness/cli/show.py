@@ -39,7 +39,10 @@ def show(
         Columns, typer.Option("--columns", help="Ours alone, or collectives in nccl-tests' columns as well.")
     ] = Columns.OURS,
 ) -> None:
-    """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them."""
+    """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them.
+
+    Where computing was measured beside communicating, what was hidden stands below.
+    """
     from harness import store
     from harness.noise_files import find_noise
     from harness.report.summary import summarize
@@ -49,6 +52,7 @@ def show(
     found = [] if meter is None else _lay_beside(meter, runs)
     write_summaries(summarize(runs, [str(file) for file in files], find_noise), format)
     write_sweeps(runs, format)
+    write_steps(runs, format)
     if found:
         from harness.cli.output import write
         from harness.report.meter_table import meter_lines
@@ -113,5 +117,25 @@ def write_summaries(summaries: Sequence["Summary"], format: Format = Format.TEXT
             if number:
                 console.print()
             print_summary(summary, console)
+
+    write_page(draw)
+
+
+def write_steps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
+    """Write what computing beside communicating came to; nothing where it was not measured."""
+    from harness.cli.output import write, write_page
+    from harness.report import sections
+    from harness.report.overlap_table import overlap_sections
+
+    shown = overlap_sections(runs)
+    if not shown:
+        return
+    if format is Format.MD:
+        write("\n" + sections.to_markdown(shown) + "\n")
+        return
+
+    def draw(console: "Console") -> None:
+        console.print()
+        sections.print_sections(shown, console)
 
     write_page(draw)

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 
 import harness
 from harness.corruption import alarms_of
-from harness.report import bursts, clocks, figures, generations, roofline, shares, surroundings, timelines, verdict
+from harness.report import (
+    bursts,
+    clocks,
+    figures,
+    generations,
+    overlap_plots,
+    roofline,
+    shares,
+    surroundings,
+    timelines,
+    verdict,
+)
 from harness.report.panels import Plot, Section, shorten, show_cell
 from harness.report.text import clean
 from harness.report.views import Source, View, views_of
@@ -75,6 +86,7 @@ def sections_of(views: Sequence[View], reference: str = "") -> tuple[Section, ..
         _section("memory", "Bandwidth over size", _some(figures.bandwidth_plot(views))),
         _section("gemm", "GEMM by shape and type", _some(figures.gemm_plot(views))),
         _section("collectives", "Collectives", figures.collective_plots(views)),
+        _section("overlap", "Compute beside communication", overlap_plots.overlap_plots(views)),
         _section("roofline", "Roofline", roofline.roofline_plots(views)),
         _section("clocks", "Two clocks", clocks.clock_plots(views)),
         _section("burst", "Burst", bursts.burst_plots(views)),
