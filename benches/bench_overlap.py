@@ -28,6 +28,7 @@ class Shape:
     n: int
     k: int
     is_standard: bool = False
+    launch: str = "queued"
 
 
 # One layer over 8192 tokens of a model 8192 wide; the inner width is what each of the ranks has of it.
@@ -39,6 +40,7 @@ QWEN_SMALL, QWEN, DEEPSEEK, LLAMA, MIXTRAL = (2048, 768), (4096, 1536), (7168, 2
 # A row is one token at one of its experts: 4096 tokens with 8 experts each.
 ROWS = 32768
 OTHER_ROWS = (8192, 131072)
+DEFAULTS = {"launch": "queued"}
 MIXTURES = (
     *(
         Shape(ALL_TO_ALL, ROWS, n, k, (n, k) in (QWEN_SMALL, DEEPSEEK))
@@ -46,15 +48,17 @@ MIXTURES = (
     ),
     *(Shape(ALL_TO_ALL, rows, *DEEPSEEK) for rows in OTHER_ROWS),
 )
+# Both streams of a step in one CUDA graph: whether a step that a graph holds overlaps as well.
+IN_GRAPHS = (Shape(ALL_REDUCE, 8192, 8192, 2048, launch="graph"), Shape(ALL_TO_ALL, ROWS, *DEEPSEEK, launch="graph"))
 ON_CPU = tuple(Shape(op, 256, 256, k, is_standard=True) for op in (ALL_REDUCE, ALL_TO_ALL) for k in (128, 1024))
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
-    """Two ratios of compute to bytes with each collective in `standard`, five in `full`, where rows vary too."""
+    """Two ratios of compute to bytes with each collective in `standard`; five, other rows and graphs in `full`."""
     is_gpu = device.kind == "cuda"
     if is_gpu and profile in ("smoke", "quick"):
         return
-    shapes = (*DENSE, *MIXTURES) if is_gpu else ON_CPU
+    shapes = (*DENSE, *MIXTURES, *IN_GRAPHS) if is_gpu else ON_CPU
     for number, shape in enumerate(shape for shape in shapes if shape.is_standard or profile == "full"):
         for mode in ORDER if number % 2 == 0 else reversed(ORDER):
             yield case_of(shape, mode, device)
@@ -78,6 +82,7 @@ def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -
             "dtype": dtype,
             "impl": "nccl" if is_gpu else "gloo",
             "k": shape.k,
+            "launch": shape.launch,
             "m": shape.m,
             "mode": mode,
             "n": shape.n,
@@ -85,6 +90,7 @@ def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -
         },
         (),
         kind="latency",
+        defaults=DEFAULTS,
         # Two sets of the GEMM's buffers, two of the collective, and pieces in float64 while they are compared.
         memory_bytes=2 * operand_bytes + 4 * size_bytes + 4 * 2**30 if is_gpu else 0,
         not_applicable=why_not(ranks, dtype, device),

@@ -125,7 +125,9 @@ def _step(key: str, runs: Sequence[Mapping[str, Record]]) -> Step:
     m, n, k, size_bytes, ranks = (int(case.params[name]) for name in _COUNTS)
     flop, bus_bytes = 2.0 * m * n * k, BUS_FACTORS[case.op](ranks) * size_bytes
     each = [{metric.name: metric for metric in _metrics(modes, flop, bus_bytes)} for modes in runs]
-    words = (case.op.removeprefix("gemm_"), case.params.get("dtype", ""), case.params.get("impl", ""))
+    words = [case.op.removeprefix("gemm_"), *(case.params.get(name, "") for name in ("dtype", "impl"))]
+    if (launch := case.params.get("launch", "queued")) != "queued":
+        words.append(launch)
     return Step(
         key=key,
         op=case.op,

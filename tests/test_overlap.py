@@ -141,6 +141,20 @@ def test_series_turns_where_its_collective_takes_as_long_as_its_gemm():
     assert all_to_all.reason == "compute-bound from 1000 to 8000 FLOP a bus byte"
 
 
+def test_steps_in_a_graph_are_a_series_of_their_own():
+    records = made.step()
+    in_graph = [
+        replace(record, key=record.key.replace("m=", "launch=graph,m=", 1), case=case)
+        for record in records
+        for case in (replace(record.case, params={**record.case.params, "launch": "graph"}),)
+    ]
+    queued, graph = steps_of([made.run(*records, *in_graph)])
+    assert (queued.series, graph.series) == (
+        "all_reduce bf16 nccl 2 ranks, 1000 rows",
+        "all_reduce bf16 nccl graph 2 ranks, 1000 rows",
+    )
+
+
 def balanced(*balances):
     """Steps at 500, 1000, 1500, ... FLOP a bus byte whose collective takes so many times as long as the GEMM."""
     records = []

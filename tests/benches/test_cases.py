@@ -318,8 +318,11 @@ def test_steps_are_for_gpus_not_in_quick_and_twice_each_in_standard():
         "smoke": {},
         "quick": {},
         "standard": {"gemm_all_reduce": 2, "gemm_all_to_all": 2},
-        "full": {"gemm_all_reduce": 5, "gemm_all_to_all": 7},
+        "full": {"gemm_all_reduce": 6, "gemm_all_to_all": 8},
     }
+    graphs = [case for case in bench_overlap.cases("full", TWO_H200) if case.params["launch"] == "graph"]
+    assert {case.op for case in graphs} == {"gemm_all_reduce", "gemm_all_to_all"}
+    assert all("launch=graph," in case.key for case in graphs)
 
 
 def test_collective_of_a_step_moves_as_much_as_its_gemm_makes():
