@@ -25,8 +25,9 @@ GEMM, COLLECTIVE = "gemm", "collective"
 _UNLIMITED = 10**6
 _SETS = 2
 _CHUNK = 2**26
-# One row in every tile of 128 of 8192 rows, and every column.
-_SAMPLED_ROWS = 64
+# One row in every tile of 128, and of small matrices more; every column.
+_TILE_ROWS = 128
+_LEAST_ROWS = 64
 # What summing in float32 may add to a result of a size of sqrt(k): 1/1024 of it, 16 times what 512 roundings do.
 _SUM_ERROR = 2.0**-10
 # Longer than a step takes: a rank that is so late shows who did not wait for it.
@@ -37,8 +38,8 @@ class TwoStreams:
     """A second stream of a GPU beside the current one, joined by events, so that a CUDA graph holds both.
 
     With `async_op=False` torch launches NCCL's kernel on the current stream (since 2.8; before, on one of its own that
-    waits for the current stream and is waited for). The second stream has the higher priority, as training gives it:
-    the collective's few blocks come first, and the GEMM's fill what is left.
+    waits for the current stream and is waited for). The second stream has the higher priority, as torch's FSDP gives
+    its all-gathers: where blocks of both wait for an SM, the collective's few come first.
     """
 
     def __init__(self, device: str) -> None:
@@ -118,7 +119,7 @@ class Gemm:
             for rows, columns in ((m, k), (n, k), (m, n))
         )
         self._launches = [gemm_torch.plan(*operands) for operands in zip(self._a, self._b, self._out, strict=True)]
-        self._rows = torch.linspace(0, m - 1, min(m, _SAMPLED_ROWS), device=device).long()
+        self._rows = torch.linspace(0, m - 1, max(min(m, _LEAST_ROWS), m // _TILE_ROWS), device=device).long()
 
     def launch(self, i: int) -> None:
         """Multiply set i."""

@@ -51,6 +51,13 @@ def test_element_that_is_not_finite_is_wrong_in_rows_that_are_not_sampled():
     assert made.wrong_elements(0) == 1
 
 
+@pytest.mark.parametrize(("m", "rows"), [(48, 48), (256, 64), (8192, 64), (131072, 1024)])
+def test_every_tile_of_128_rows_has_one_that_is_compared(m, rows):
+    sampled = Gemm("cpu", 0, m, 1, 1, "bf16")._rows.tolist()
+    assert len(set(sampled)) == rows
+    assert {row // 128 for row in sampled} == set(range(-(-m // 128)))
+
+
 def test_every_rank_set_and_seed_has_operands_of_its_own():
     drawn = []
     for rank in range(2):
