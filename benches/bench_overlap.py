@@ -8,7 +8,8 @@ all-to-all the down projection of a mixture's experts, whose results go back to 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.model import Case, DeviceFacts
+from benches.bench_collectives import BUS_FACTORS
+from harness.model import Case, DeviceFacts, Work
 from kernels.collectives import DTYPES
 from kernels.overlap import MODES
 
@@ -65,10 +66,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
 
 
 def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -> Case:
-    """One mode of a step: a time. What it computes and sends follows from its parameters (harness/overlap.py).
-
-    `bytes` is nccl-tests' size of the collective, rounded down to whole parts.
-    """
+    """One mode of a step; `bytes` is nccl-tests' size of its collective, rounded down to whole parts."""
     is_gpu = device.kind == "cuda"
     ranks = device.gpu_count if is_gpu else 2
     item_bytes = DTYPES[dtype].itemsize
@@ -88,13 +86,21 @@ def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -
             "n": shape.n,
             "ranks": ranks,
         },
-        (),
-        kind="latency",
+        works(shape, size_bytes, ranks, mode),
         defaults=DEFAULTS,
         # Two sets of the GEMM's buffers, two of the collective, and pieces in float64 while they are compared.
         memory_bytes=2 * operand_bytes + 4 * size_bytes + 4 * 2**30 if is_gpu else 0,
         not_applicable=why_not(ranks, dtype, device),
     )
+
+
+def works(shape: Shape, size_bytes: int, ranks: int, mode: str) -> tuple[Work, ...]:
+    """2·m·n·k FLOP on each GPU, counted together as their power is, and the bus bytes of each GPU's link."""
+    no_peak = "a step is held against its GEMM and its collective alone"
+    flop = Work(2 * shape.m * shape.n * shape.k * max(1, ranks), "FLOP", None, "2·m·n·k on all ranks", no_peak)
+    bus_bytes = BUS_FACTORS[shape.op](ranks) * size_bytes if ranks > 1 else size_bytes
+    bus = Work(bus_bytes, "B", None, "bus bytes", no_peak)
+    return {"compute": (flop,), "communicate": (bus,)}.get(mode, (flop, bus))
 
 
 def why_not(ranks: int, dtype: str, device: DeviceFacts) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.model import Better, Metric, Record, Run
+from harness.model import Better, Case, Metric, Record, Run
 from harness.statistics import mean_interval
 
 MODES = ("compute", "communicate", "serial", "overlap")
@@ -105,6 +105,12 @@ def turns_of(steps: Sequence[Step]) -> tuple[Turn, ...]:
     return tuple(_turn(name, sorted(own, key=lambda s: s.flop_per_byte)) for name, own in series.items())
 
 
+def work_of(case: Case) -> tuple[float, float]:
+    """FLOP of the GEMM on each GPU and bus bytes of each GPU's link, which not every mode declares, from parameters."""
+    m, n, k, size_bytes, ranks = (int(case.params[name]) for name in _COUNTS)
+    return 2.0 * m * n * k, BUS_FACTORS[case.op](ranks) * size_bytes
+
+
 def _is_of_step(record: Record) -> bool:
     params = record.case.params
     counts = [params.get(name) for name in _COUNTS]
@@ -122,8 +128,7 @@ def _step_key(record: Record) -> str:
 
 def _step(key: str, runs: Sequence[Mapping[str, Record]]) -> Step:
     case = next(iter(runs[0].values())).case
-    m, n, k, size_bytes, ranks = (int(case.params[name]) for name in _COUNTS)
-    flop, bus_bytes = 2.0 * m * n * k, BUS_FACTORS[case.op](ranks) * size_bytes
+    flop, bus_bytes = work_of(case)
     each = [{metric.name: metric for metric in _metrics(modes, flop, bus_bytes)} for modes in runs]
     words = [case.op.removeprefix("gemm_"), *(case.params.get(name, "") for name in ("dtype", "impl"))]
     if (launch := case.params.get("launch", "queued")) != "queued":
@@ -131,7 +136,9 @@ def _step(key: str, runs: Sequence[Mapping[str, Record]]) -> Step:
     return Step(
         key=key,
         op=case.op,
-        series=" ".join([*(str(word) for word in words if word), f"{ranks} ranks, {m} rows"]),
+        series=" ".join(
+            [*(str(word) for word in words if word), f"{case.params['ranks']} ranks, {case.params['m']} rows"]
+        ),
         flop=flop,
         bus_bytes=bus_bytes,
         runs=len(runs),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.model import Case, Metric, Record, Run, Samples, Telemetry
+from harness.model import Case, Metric, Record, Run, Samples, Telemetry, Work
 from tests import hand_made
 
 # 2·1000·1000·500 FLOP = 1 GFLOP, and 2 MB on the bus of two GPUs: 500 FLOP a bus byte.
@@ -12,7 +12,10 @@ SHAPE = (1000, 1000, 500)
 
 def case(mode: str, k: int = 500, op: str = "gemm_all_reduce", m: int = 1000) -> Case:
     params = {"bytes": 2 * m * 1000, "dtype": "bf16", "impl": "nccl", "k": k, "m": m, "n": 1000, "ranks": 2}
-    return Case(op, {**params, "mode": mode}, (), kind="latency")
+    flop = Work(2 * 2.0 * m * 1000 * k, "FLOP", None, "2·m·n·k on all ranks", no_peak="a step")
+    bus = Work(2.0 * m * 1000 / (1 if op == "gemm_all_reduce" else 2), "B", None, "bus bytes", no_peak="a step")
+    works = {"compute": (flop,), "communicate": (bus,)}.get(mode, (flop, bus))
+    return Case(op, {**params, "mode": mode}, works)
 
 
 def record(
@@ -38,6 +41,7 @@ def record(
         samples=Samples((seconds,) * 4, 1, 4 * seconds, "cuda_event", "stream", rank_seconds=(seconds, seconds)),
         telemetry=Telemetry(sm_clock_mhz=clock_mhz, power_w=power_w),
         metrics=(
+            hand_made.rate(made.work[0].amount / seconds, f"{made.work[0].unit}/s", label=made.work[0].label),
             time("time", seconds),
             replace(time("time_p50", seconds), low=None, high=None),
             *(time(f"time.{part}", value) for part, value in parts.items()),

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+<<<<<<< HEAD
 from benches import (
     bench_collectives,
     bench_driver,
@@ -15,6 +16,12 @@ from benches import (
     bench_overlap,
     bench_peers,
 )
+||||||| parent of a9344be (Count a step's work as throughput, so that a gate holds it to its family's margin)
+from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_overlap
+=======
+from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_overlap
+from harness import overlap
+>>>>>>> a9344be (Count a step's work as throughput, so that a gate holds it to its family's margin)
 from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 from harness.nccl_settings import settings_of, words_of
@@ -332,6 +339,19 @@ def test_collective_of_a_step_moves_as_much_as_its_gemm_makes():
     )
     odd = bench_overlap.case_of(bench_overlap.Shape("all_to_all", 5, 3, 7), "serial", replace(H200, gpu_count=4))
     assert odd.params["bytes"] == 24  # of 30: three whole parts of 2 B for each of 4 ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_works_of_a_step_are_what_its_figures_are_made_of(ranks):
+    """FLOP are those of all GPUs, because watts are; figures are of one GPU and the bytes of its link."""
+    device = replace(H200, gpu_count=ranks)
+    shape = bench_overlap.MIXTURES[0]
+    cases = {mode: bench_overlap.case_of(shape, mode, device) for mode in overlap.MODES}
+    flop, bus_bytes = overlap.work_of(cases["overlap"])
+    assert [(w.unit, w.amount) for w in cases["overlap"].work] == [("FLOP", ranks * flop), ("B", bus_bytes)]
+    assert cases["serial"].work == cases["overlap"].work
+    assert cases["compute"].work == cases["overlap"].work[:1]
+    assert cases["communicate"].work == cases["overlap"].work[1:]
 
 
 def test_a_step_needs_two_gpus_with_bf16_and_says_so():
