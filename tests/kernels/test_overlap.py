@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels import overlap
-from kernels.overlap import Gemm, Spans, TwoStreams, TwoThreads
+from kernels import collectives, overlap
+from kernels.overlap import MODES, Gemm, Spans, TwoStreams, TwoThreads, step
 
 
 @pytest.fixture(params=["bf16", "fp16", "fp32"])
@@ -138,3 +138,58 @@ def test_what_goes_wrong_beside_the_gemm_is_raised():
     lanes.fork(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         lanes.join()
+
+
+@pytest.fixture
+def queued(monkeypatch):
+    """A world of one, and what was launched in it."""
+    log = []
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda tensor: log.append(f"all_reduce {tensor.numel()}"))
+    return log
+
+
+def of_one(mode):
+    made = step("cpu", 0, 1, "all_reduce", (48, 32, 16), 48 * 32 * 2, "bf16", mode)
+    made.fill(7)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts"),
+    [
+        ("compute", ["gemm"]),
+        ("communicate", ["all_reduce 1536"]),
+        ("serial", ["gemm", "all_reduce 1536"]),
+        ("overlap", ["gemm", "all_reduce 1536"]),
+    ],
+)
+def test_each_mode_launches_its_parts_once(queued, monkeypatch, mode, parts):
+    made = of_one(mode)
+    multiply = made._gemm.launch
+    monkeypatch.setattr(made._gemm, "launch", lambda i: (queued.append("gemm"), multiply(i)))
+    queued.clear()
+    made.launch(0)
+    assert sorted(queued) == sorted(parts)
+    if mode == "serial":
+        assert queued == parts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_graph_repeats_is_right_after_all_of_it(queued, mode):
+    made = of_one(mode)
+    for i in range(3):
+        made.launch(i)
+    assert made.wrong_after(3) == 0
+    made.fill(8)
+    made.launch(0)
+    assert made.wrong_after(1) == 0
+    # The second set was not multiplied yet, which three launches would have done.
+    assert (made.wrong_after(3) > 0) == (mode != "communicate")
+
+
+def test_only_a_collective_limits_how_often_a_step_follows_itself(queued):
+    limits = {mode: (of_one(mode).launches_before_overflow(), of_one(mode).launches_that_can_be_checked())
+              for mode in MODES}  # fmt: skip
+    assert limits.pop("compute") == (10**6, 10**6)
+    assert set(limits.values()) == {limits["communicate"]}
+    assert limits["communicate"][0] < 200
