@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-<<<<<<< HEAD
 from benches import (
     bench_collectives,
     bench_driver,
@@ -16,12 +15,7 @@ from benches import (
     bench_overlap,
     bench_peers,
 )
-||||||| parent of a9344be (Count a step's work as throughput, so that a gate holds it to its family's margin)
-from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_overlap
-=======
-from benches import bench_collectives, bench_driver, bench_gemm, bench_memory, bench_overlap
 from harness import overlap
->>>>>>> a9344be (Count a step's work as throughput, so that a gate holds it to its family's margin)
 from harness.importers import nccl_tests
 from harness.model import PROFILES, DeviceFacts
 from harness.nccl_settings import settings_of, words_of
