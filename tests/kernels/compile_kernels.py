@@ -5,6 +5,7 @@ Runs in a process of its own, because the tests beside it interpret the kernels 
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,11 @@ def resource_usage(cubin):
         text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     fields = dict(part.split(":", 1) for part in text.split() if part.count(":") == 1 and part[-1].isdigit())
     return {"registers": int(fields["REG"]), "stack_bytes": int(fields["STACK"]), "local_bytes": int(fields["LOCAL"])}
+
+
+def lost_addresses(ptx):
+    """Loads whose address lies in the register that the line before clears: Triton clears what a load will fill."""
+    return re.findall(r"mov\.[bu]\d+\s+(%\w+), 0x0;\s+(?:@%\w+ )?ld\.[\w.]+ \{ \1 \}, \[ \1 ", ptx)
 
 
 def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3):
@@ -62,6 +68,7 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
         "capability": capability,
         "shared_bytes": compiled.metadata.shared,
         "counts": {name: ptx.count(name) for name in mnemonics},
+        "lost_addresses": lost_addresses(ptx),
         **resource_usage(compiled.asm["cubin"]),
     }
 
@@ -132,7 +139,11 @@ def compile_peers(capability):
             4,
         ),
         peers.store_kernel: ({"pattern": "*fp32", "out": "*fp32"}, {"BLOCK": peers.STORE_BLOCK}, 4),
-        peers.chase_kernel: ({"starts": "*i64", "ends": "*i64", "walker": "i32", "steps": "i32"}, {}, 1),
+        peers.chase_kernel: (
+            {"chain": "*i64", "starts": "*i64", "ends": "*i64", "walker": "i32", "steps": "i32"},
+            {},
+            1,
+        ),
     }
     for kernel, (arguments, constants, warps) in kernels.items():
         result = compile_kernel(kernel, capability, arguments, constants, num_warps=warps)
@@ -149,6 +160,7 @@ def compile_driver(capability):
             "arguments": len(arguments),
             "parameters": ptx.split(".entry", 1)[1].split(")", 1)[0].count(".param"),
             "counts": {name: ptx.count(name) for name in ("fma.rn", "ld.volatile", "ld.global.v4")},
+            "lost_addresses": lost_addresses(ptx),
             **resource_usage(image.cubin),
         }
 

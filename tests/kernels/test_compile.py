@@ -26,6 +26,11 @@ def test_no_kernel_spills_registers(compiled):
     assert [line for line in compiled if line["stack_bytes"] or line["local_bytes"]] == []
 
 
+def test_no_load_clears_its_own_address(compiled):
+    """A chase whose next address is what it loads did: the compiler gave both one register."""
+    assert [line for line in compiled if line["lost_addresses"]] == []
+
+
 def test_hopper_gemms_use_wgmma_and_the_tensor_memory_accelerator(compiled):
     lines = [line for line in compiled if line["kernel"] == "descriptor_kernel"]
     assert lines
