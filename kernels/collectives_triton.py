@@ -34,8 +34,8 @@ class Plan:
 
 
 # By the bytes that leave each GPU, up to the first figure; above the last one, the last. On two H200s over NVLink, in
-# CUDA graphs of bfloat16, these were the fastest of about ten each. A thread that waits for two lines takes twice as
-# long as two threads; meetings of few wide blocks cost less than those of many.
+# CUDA graphs of bfloat16, these were the fastest of about ten each; meetings of few wide blocks cost less than of many.
+# A thread pushes one line: of two, Triton 3.6 lays the block out in several ways and waits for each line in each.
 PLANS = {
     "one_shot": (
         (128 * KIB, Plan("push", KIB, 4)),

@@ -186,8 +186,7 @@ def compile_all_reduce(capability, ranks, dtype):
             block = plan.block_bytes // IN_TYPE_BYTES[dtype]
             constants |= {"EVEN": True, "BLOCK": block, "THREADS": 32 * plan.warps}
         result = compile_kernel(kernel, capability, arguments, constants, num_warps=plan.warps)
-        lines = -(-block // (32 * plan.warps))
-        yield result | {"kernel": kernel.__name__, "ranks": ranks, "a_thread": lines, "plan": repr(plan)}
+        yield result | {"kernel": kernel.__name__, "ranks": ranks, "plan": repr(plan)}
 
 
 def compile_all(capability, out_types):

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from kernels import collectives, collectives_triton
+from kernels.all_reduce import LINE_BYTES
 from kernels.collectives_triton import PLANS, Plan, TritonAllReduce, all_reduce, plan_of
 from tests.kernels.symmetric_double import held_by_all, replace_torch
 
@@ -93,11 +94,13 @@ def test_push_that_needs_more_programs_than_wait_at_once_is_refused():
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("algorithm", PLANS)
 def test_every_plan_fits_its_grid_and_its_warps(algorithm, ranks):
-    """No more programs than an H200 has multiprocessors, and whole accesses of each thread: 8 bytes, or 16."""
+    """No more programs than an H200 has multiprocessors; a line a thread that pushes, else whole 16-byte accesses."""
     for size_bytes in (2**exponent for exponent in range(3, 34)):
         plan = plan_of(algorithm, size_bytes, ranks)
         assert plan.programs <= 132
         assert plan.kernel in (("share",) if algorithm == "two_shot" else ("push", "post", "pull"))
-        assert plan.block_bytes % (plan.warps * 32 * (8 if plan.kernel == "push" else 16)) == 0
         if plan.kernel == "push":
+            assert plan.block_bytes == plan.warps * 32 * LINE_BYTES
             assert size_bytes <= plan.block_bytes * plan.programs
+        else:
+            assert plan.block_bytes % (plan.warps * 32 * 16) == 0
