@@ -255,6 +255,23 @@ def test_each_symmetric_case_names_the_body_that_runs_it():
     assert asked[0][1] == {"size_bytes": 8, "dtype": "fp32", "algorithm": "one_shot"}
 
 
+def test_no_rank_on_a_cpu_is_asked_for_more_than_a_mebibyte():
+    """Forty sums of 16 MiB, each compared, took two ranks of a busy CPU longer than they are waited for."""
+    cases = [case for case in bench_collectives.cases("full", CPU) if not case.not_applicable]
+    assert max(case.params.get("bytes", 0) for case in cases) == 2**20
+
+
+def test_every_operation_is_checked_in_every_type_and_timed_where_that_can_differ():
+    cases = [case for case in bench_collectives.cases("full", TWO_H200) if case.params["impl"] == "nccl"]
+    types = {"fp32", "bf16", *bench_collectives.OTHER_DTYPES}
+    for op in bench_collectives.BUS_FACTORS:
+        of_op = [case for case in cases if case.op == op]
+        assert {case.params["dtype"] for case in of_op} == types
+        places = set(bench_collectives.PLACES.get(op, ("in_place",)))
+        assert {case.params["buffers"] for case in of_op if not case.checked_only} == places
+        assert {8, 2**33} <= {case.params["bytes"] for case in of_op if not case.checked_only}
+
+
 def test_settings_of_nccl_are_swept_in_full_alone_and_follow_one_another():
     assert [list(bench_nccl_sweep.cases(profile, TWO_H200)) for profile in ("smoke", "quick", "standard")] == [
         [],
