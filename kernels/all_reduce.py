@@ -6,21 +6,20 @@ are made in float32 in the order of the ranks, so that every rank gets the same 
 - `push_kernel`, for few bytes: a rank stores its data into every peer's memory, each 4 bytes beside a number, the
   turn of this launch, in one 8-byte store, as NCCL's LL protocol does. What carries the turn has arrived, so there is
   no barrier: one crossing of the link is all that is waited for. Twice the bytes cross.
-- `post_kernel`, for more: a rank stores its data alone into every peer's memory, all meet, and each sums what it has.
-- `pull_kernel`: all meet, every rank loads all data from where they lie, all meet again.
+- `pull_kernel`, one-shot for more: all meet, every rank loads all data from where they lie, all meet again.
 - `share_kernel`, two-shot in place: all meet, every rank sums its share of the elements and stores the sum to all,
-  all meet again. Of the buffer each rank sends and gets 2(n-1)/n, and not n-1 times all of it as in the others.
+  all meet again. Each rank gets 2(n-1)/n of the buffer from the others, and not n-1 times all of it as in the others.
 
 Back to back, the next launch or the program's next kernel writes what a slow peer may still be reading. What prevents
 it:
 
 - Pull and share end in a meeting: no rank's launch is over before every peer's block of the same number is done with
   reading and writing. Blocks meet one to one, block b with the peers' blocks b, and a launch is over when all are.
-- Push and post have no such meeting and need none. Let launch t of a rank be over: then it has every peer's data or
-  signal of turn t, so every peer has begun launch t, so (launches of a stream follow one another) every peer's launch
-  t - 1 is over and has read all that was stored to it at turn t - 1. Launch t + 1 stores where t - 1 did, for the
-  places alternate; with one place it would write over turn t, which a peer may not have read yet. What is given and
-  the result are touched by their own rank alone.
+- Push has no such meeting and needs none. Let launch t of a rank be over: then it has every peer's data of turn t, so
+  every peer has begun launch t, so (launches of a stream follow one another) every peer's launch t - 1 is over and has
+  read all that was stored to it at turn t - 1. Launch t + 1 stores where t - 1 did, for the places alternate; with one
+  place it would write over turn t, which a peer may not have read yet. What is given and the result are touched by
+  their own rank alone.
 
 A meeting: once a block's threads are all there, it tells each peer the turn by a store that releases all they did,
 and waits by loads that acquire until each peer has told the same turn or a later one.
@@ -95,8 +94,8 @@ MET:
 
 # --- kernels -----------------------------------------------------------------------------------------------------
 # ALONE is for the interpreter, in which one process plays all ranks one after another: nothing waits there, and a line
-# that has not arrived is taken as NaNs. PUSHES or POSTS and SUMS are the halves of a launch, each of which it plays for
-# all ranks in turn; on a GPU both are true.
+# that has not arrived is taken as NaNs. PUSHES and SUMS are the halves of a push, each of which it plays for all ranks
+# in turn; on a GPU both are true.
 
 
 @triton.jit
@@ -140,53 +139,6 @@ def push_kernel(
         tl.store(result + line, _pack(a, b, c, d, DTYPE), mask=inside)
         # All warps have read the turn.
         tl.debug_barrier()
-        tl.store(turns + program, turn)
-
-
-@triton.jit
-def post_kernel(
-    given: tl.tensor,
-    result: tl.tensor,
-    places: tl.tuple,
-    signals: tl.tuple,
-    turns: tl.tensor,
-    size: tl.tensor,
-    row: tl.tensor,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK: tl.constexpr,
-    THREADS: tl.constexpr,
-    POSTS: tl.constexpr = True,
-    SUMS: tl.constexpr = True,
-    ALONE: tl.constexpr = False,
-) -> None:
-    """result = sum of all ranks' given, of `size` elements.
-
-    `places` are the ranks' symmetric buffers of (2, RANKS, row): turn's parity, sender, elements. `signals` are the
-    ranks' int32 of (RANKS, programs).
-    """
-    program = tl.program_id(0)
-    turn = tl.load(turns + program) + 1
-    senders = (turn & 1).to(tl.int64) * RANKS
-    first, step = program.to(tl.int64) * BLOCK, tl.num_programs(0) * BLOCK
-    if POSTS:
-        for start in range(first, size, step):
-            element = start + tl.arange(0, BLOCK)
-            if EVEN or start + BLOCK <= size:
-                _post(given, places, (senders + RANK) * row, element, element < size, True, RANK, RANKS)
-            else:
-                _post(given, places, (senders + RANK) * row, element, element < size, False, RANK, RANKS)
-    _meet(signals, turn, RANK, RANKS, THREADS, ALONE)
-    if SUMS:
-        for start in range(first, size, step):
-            element = start + tl.arange(0, BLOCK)
-            if EVEN or start + BLOCK <= size:
-                total = _sum_posted(given, places[RANK], senders, row, element, element < size, True, RANK, RANKS)
-                tl.store(result + element, total.to(result.dtype.element_ty))
-            else:
-                total = _sum_posted(given, places[RANK], senders, row, element, element < size, False, RANK, RANKS)
-                tl.store(result + element, total.to(result.dtype.element_ty), mask=element < size)
         tl.store(turns + program, turn)
 
 
@@ -321,44 +273,6 @@ def _store_to_all(
             tl.store(peers[(RANK + step) % RANKS] + element, value)
         else:
             tl.store(peers[(RANK + step) % RANKS] + element, value, mask=inside)
-
-
-@triton.jit
-def _post(
-    given: tl.tensor,
-    places: tl.tuple,
-    at: tl.tensor,
-    element: tl.tensor,
-    inside: tl.tensor,
-    WHOLE: tl.constexpr,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-) -> None:
-    own = tl.load(given + element) if WHOLE else tl.load(given + element, mask=inside)
-    for step in tl.static_range(1, RANKS):
-        if WHOLE:
-            tl.store(places[(RANK + step) % RANKS] + at + element, own)
-        else:
-            tl.store(places[(RANK + step) % RANKS] + at + element, own, mask=inside)
-
-
-@triton.jit
-def _sum_posted(
-    given: tl.tensor,
-    place: tl.tensor,
-    senders: tl.tensor,
-    row: tl.tensor,
-    element: tl.tensor,
-    inside: tl.tensor,
-    WHOLE: tl.constexpr,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-) -> tl.tensor:
-    total = _load((given if RANK == 0 else place + senders * row) + element, inside, WHOLE)
-    for sender in tl.static_range(1, RANKS):
-        data = given if sender == RANK else place + (senders + sender) * row
-        total += _load(data + element, inside, WHOLE)
-    return total
 
 
 @triton.jit

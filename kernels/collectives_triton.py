@@ -27,7 +27,7 @@ _THREADS_PER_WARP = 32
 class Plan:
     """A kernel and its grid: `programs` at most, each of so many warps, a block of so many bytes of data at a time."""
 
-    kernel: Literal["push", "post", "pull", "share"]
+    kernel: Literal["push", "pull", "share"]
     block_bytes: int
     warps: int
     programs: int = 128
@@ -78,12 +78,7 @@ class TritonAllReduce(AllReduce):
         super().__init__(
             device, rank, ranks, size_bytes, dtype, "in_place" if self.kernel == "share" else "out_of_place"
         )
-        self.launch_kernel = {
-            "push": self._push,
-            "post": self._post,
-            "pull": self._pull,
-            "share": self._share,
-        }[self.kernel]()
+        self.launch_kernel = {"push": self._push, "pull": self._pull, "share": self._share}[self.kernel]()
 
     @property
     def kernel(self) -> str:
@@ -108,15 +103,10 @@ class TritonAllReduce(AllReduce):
             return self.source, self._empty(1)
         signals_bytes = 4 * self.ranks * self._programs
         data_at = triton.cdiv(signals_bytes, _ALIGNMENT) * _ALIGNMENT
-        data_bytes = 2 * self.ranks * self._row() * self.source.element_size()
-        self._symmetric = SymmetricBuffer(
-            self.device, self.rank, data_at + (data_bytes if self.kernel == "post" else self.size_bytes)
-        )
+        self._symmetric = SymmetricBuffer(self.device, self.rank, data_at + self.size_bytes)
         buffers = self._symmetric.of_ranks
         self._signals = tuple(buffer[:signals_bytes].view(torch.int32) for buffer in buffers)
         self._data = tuple(buffer[data_at:].view(self.source.dtype) for buffer in buffers)
-        if self.kernel == "post":
-            return self.source, self._empty(1)
         given = self._data[self.rank]
         return given, given if self.kernel == "share" else self._empty(1)
 
@@ -139,25 +129,6 @@ class TritonAllReduce(AllReduce):
             BLOCK=self._plan.block_bytes // kernels.LINE_BYTES,
             num_warps=self._plan.warps,
         )
-
-    def _post(self) -> Callable[..., object]:
-        size, block = self._part, self._block()
-        return partial(
-            kernels.post_kernel[(self._programs,)],
-            self.source,
-            self.result,
-            self._data,
-            self._signals,
-            self._turns,
-            size,
-            self._row(),
-            EVEN=size % block == 0,
-            **self._constants(block),
-        )
-
-    def _row(self) -> int:
-        """Elements from one sender's place to the next: every access stays 16 bytes wide."""
-        return triton.cdiv(self._part, 16) * 16
 
     def _pull(self) -> Callable[..., object]:
         size, block = self._part, self._block()

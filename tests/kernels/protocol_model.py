@@ -74,20 +74,6 @@ def push(machine, rank, block, turn, places=2):
     keep(machine, rank, block, total)
 
 
-def post(machine, rank, block, turn, places=2, *, releases=True):
-    """Data to every peer, as push; meet; sum what the peers posted."""
-    me, parity = (rank, block), turn % places
-    total = machine.load(rank, ("given", block))
-    for peer in machine.others(rank):
-        machine.store(me, peer, ("posted", parity, rank, block), total)
-        yield
-    yield from meet(machine, rank, block, turn, releases=releases)
-    for sender in machine.others(rank):
-        total += machine.load(rank, ("posted", parity, sender, block)) or 0
-        yield
-    keep(machine, rank, block, total)
-
-
 def pull(machine, rank, block, turn, *, meets_again=True):
     """Meet, load all data, meet."""
     yield from meet(machine, rank, block, 2 * turn)
