@@ -39,7 +39,7 @@ PLACES = {
     "all_to_all": ("out_of_place",),
     "send_recv": ("out_of_place",),
 }
-DEFAULTS = {"launch": "queued", "buffers": "in_place", "check": "once"}
+DEFAULTS = {"launch": "queued", "buffers": "in_place", "check": "once", "hosts": 1}
 
 # Whose all-reduce over symmetric memory, and the body that runs it.
 SYMMETRIC = {
@@ -162,8 +162,15 @@ def distinct(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def ranks_of(device: DeviceFacts) -> int:
-    """One rank a GPU; two on a CPU."""
+    """One rank a GPU; two on a CPU; under torchrun those that it started."""
+    if device.party is not None:
+        return device.party.ranks
     return device.gpu_count if device.kind == "cuda" else 2
+
+
+def hosts_of(device: DeviceFacts) -> int:
+    """On how many hosts the ranks are."""
+    return 1 if device.party is None else device.party.hosts
 
 
 def all_reduce_case(size_bytes: int, dtype: str, ranks: int, device: DeviceFacts) -> Case:
@@ -200,6 +207,7 @@ def case_of(
             "launch": launch,
             "buffers": buffers,
             "check": check,
+            "hosts": hosts_of(device),
         },
         works(op, size_bytes, ranks, device),
         defaults=DEFAULTS,
@@ -210,13 +218,20 @@ def case_of(
 
 
 def works(op: str, size_bytes: int, ranks: int, device: DeviceFacts) -> tuple[Work, Work]:
-    """Bus bytes, which each rank's link carries if the algorithm is a ring or a tree, and the algorithm's own."""
+    """Bus bytes, which each rank's link carries if the algorithm is a ring or a tree, and the algorithm's own.
+
+    Between hosts it is a host's network that carries them, all its ports together: a ring enters and leaves each host
+    once, whatever the number of GPUs in it.
+    """
     bus_bytes = BUS_FACTORS[op](ranks) * size_bytes if ranks > 1 else size_bytes
     is_nccl = device.kind == "cuda"
     no_peak = "NCCL does not tell how it sends between pairs" if is_nccl else NO_ALGORITHM
     has_peak = is_nccl and op not in BETWEEN_PAIRS
+    link = "network" if hosts_of(device) > 1 else "nvlink"
+    if has_peak and link == "network" and device.party is not None and device.party.network_bytes_per_s is None:
+        has_peak, no_peak = False, f"the hosts' line rate is unknown: {device.party.no_network}"
     return (
-        Work(bus_bytes, "B", "nvlink" if has_peak else None, "bus", no_peak="" if has_peak else no_peak),
+        Work(bus_bytes, "B", link if has_peak else None, "bus", no_peak="" if has_peak else no_peak),
         Work(size_bytes, "B", None, "algorithm", no_peak="no link carries the algorithm's bytes"),
     )
 
@@ -246,17 +261,20 @@ def why_not_symmetric(impl: str, device: DeviceFacts) -> str:
     """What this machine lacks for kernels over symmetric memory."""
     if device.kind != "cuda":
         return "symmetric memory is that of NVIDIA GPUs"
+    if hosts_of(device) > 1:
+        return "symmetric memory ends with the host"
     return "Triton is not installed" if impl == "triton" and device.triton == "absent" else ""
 
 
 def barrier_case(device: DeviceFacts) -> Case:
     """A barrier as a program sees it. torch lets the host wait in it, so it runs in a loop and cannot be queued."""
+    impl = "nccl" if device.kind == "cuda" else "gloo"
     return Case(
         "barrier",
-        {"impl": "nccl" if device.kind == "cuda" else "gloo", "ranks": ranks_of(device), "launch": "loop"},
+        {"impl": impl, "ranks": ranks_of(device), "launch": "loop", "hosts": hosts_of(device)},
         (),
         kind="latency",
-        defaults={"launch": "loop"},
+        defaults={"launch": "loop", "hosts": 1},
         memory_bytes=2**30 if device.kind == "cuda" else 0,
         not_applicable=why_not("barrier", "", "loop", device),
     )

@@ -23,6 +23,9 @@ LEAST_SAMPLES_FOR_P99 = 100
 # less crosses a link than nccl-tests counts.
 LINK = "nvlink"
 LINK_ALGORITHMS = ("ring", "tree")
+# Between hosts: a ring enters and leaves each host once. The hosts of a tree exchange less than the bus bytes count.
+NETWORK = "network"
+NETWORK_ALGORITHMS = ("ring",)
 THROUGH_BRIDGE = "through a bridge"
 # The peak of what crosses between one pair of GPUs: it depends on the links that are up.
 PEER_LINK = "peer_link"
@@ -94,7 +97,7 @@ def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
     headline = case.work[0]
     if headline.peak is None:
         return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
-    if headline.peak == LINK and (why := _why_no_link(case, telemetry, sheet)):
+    if headline.peak in (LINK, NETWORK) and (why := _why_no_link(case, telemetry, sheet)):
         return Bound(headline, None, why)
     bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
     unknown = next((b for b in bounds if b.peak is None), None)
@@ -114,8 +117,10 @@ def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
         return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
     if is_followed(case, telemetry) is not True:
         return asked_and_done(case, telemetry)
-    if telemetry.algorithm not in LINK_ALGORITHMS:
+    if telemetry.algorithm not in (NETWORK_ALGORITHMS if case.work[0].peak == NETWORK else LINK_ALGORITHMS):
         return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
+    if case.work[0].peak == NETWORK:
+        return ""
     peak = sheet.peaks.get(LINK)
     if peak is not None and THROUGH_BRIDGE in peak.source:
         return "whether the cards of this form have their NVLink bridge was not read"

@@ -86,8 +86,21 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Party:
+    """The ranks that torchrun started, as many on each host. `network_bytes_per_s` is one host's line rate one way."""
+
+    hosts: int
+    ranks: int
+    network_bytes_per_s: float | None = None
+    no_network: str = ""
+
+
+@dataclass(frozen=True)
 class DeviceFacts:
-    """What a family needs to know of the device to declare its cases; `None` is unknown."""
+    """What a family needs to know of the device to declare its cases; `None` is unknown.
+
+    Without a `party` the ranks of a case are the GPUs of this host.
+    """
 
     kind: Literal["cuda", "cpu", "scripted"]
     name: str
@@ -105,6 +118,7 @@ class DeviceFacts:
     triton: Literal["compiled", "interpreted", "absent"] = "absent"
     numa: str = "local"
     mig: bool = False
+    party: Party | None = None
 
     def at_least(self, major: int, minor: int = 0) -> bool:
         """Whether this is an NVIDIA GPU of that compute capability or later."""

@@ -11,12 +11,13 @@ from typing import Annotated
 
 import typer
 
-from harness import packages
+from harness import packages, torchrun
 from harness.cli.declaration import declared_clock_mhz
 from harness.cli.patterns import read_patterns
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.model import PROFILES, Order, Run
+from harness.torchrun import Place, place_of
 
 _GPUS = re.compile(r"all|\d+(,\d+)*")
 
@@ -142,11 +143,24 @@ def make_request(
 
 
 def execute(request: Request) -> int:
-    """Start the runner, draw its events, print the summary: the one place where this verb meets `runner`."""
+    """Measure what was asked for; under torchrun, every process but the first serves the one that measures."""
     # Before the runner's own imports, which would fail one by one.
     problem = packages.no_checkout() or packages.lacking(packages.MEASURING)
     if problem:
         raise HarnessError(problem)
+    place = place_of(os.environ)
+    if place is not None:
+        refuse_beside_ranks(request)
+        if place.rank > 0:
+            torchrun.serve(request.order.device)
+    with torchrun.telling_the_end(place):
+        if place is not None:
+            sys.stderr.write(f"ofpeak: {said_of_ranks(place, request.order.only)}\n")
+        return measure(request)
+
+
+def measure(request: Request) -> int:
+    """The runner's events drawn, the summary printed."""
     from harness import runner
     from harness.cli.output import standard_console, write
     from harness.cli.show import write_steps, write_summaries, write_sweeps
@@ -173,6 +187,21 @@ def execute(request: Request) -> int:
     write_steps(runs)
     write("".join(f"{clean(told)}\n" for told in alarms_of(runs)))
     return exit_code_of(runs)
+
+
+def refuse_beside_ranks(request: Request) -> None:
+    """Raise for what does not go with torchrun, which has chosen the GPUs."""
+    if request.gpus != "0" or request.is_concurrent:
+        raise HarnessError("--gpus and --concurrent choose GPUs, and torchrun has: one a rank. Leave them out.")
+
+
+def said_of_ranks(place: Place, only: Sequence[str]) -> str:
+    """What torchrun started, and which cases are measured for it."""
+    hosts = "1 host" if place.hosts == 1 else f"{place.hosts} hosts"
+    which = "what matches --only is measured; cases of one GPU on rank 0's"
+    if not only:
+        which = "only what runs between ranks is measured. Name other families with --only: rank 0's GPU runs them"
+    return f"{place.ranks} ranks on {hosts}: {which}."
 
 
 def interrupted_message(signal_name: str, run_files: Sequence[Path]) -> str:

@@ -109,11 +109,27 @@ def doctor() -> dict[str, object]:
     return examine()
 
 
+def tell_end() -> dict[str, object]:
+    """Let the servers that torchrun started leave: the run is over."""
+    from harness.probe.meeting import Meeting, MeetingError
+    from harness.torchrun import place_of
+
+    place = place_of(os.environ)
+    if place is None:
+        raise HarnessError("torchrun did not start this.")
+    try:
+        Meeting(place).tell_end()
+    except MeetingError as error:
+        raise HarnessError(str(error)) from error
+    return {}
+
+
 VERBS = {
     "devices": devices,
     "doctor": doctor,
     "facts": facts,
     "selfcheck": selfcheck,
+    "tell_end": tell_end,
     "whoami": whoami,
     "witness": witness,
 }

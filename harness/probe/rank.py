@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from multiprocessing.connection import Connection
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness.probe.load import Launch, Pace, busy_ratio
 from harness.probe.measure import FIRST_SEED, with_extra
@@ -19,11 +20,15 @@ LIKELY_LATENCY_S = 1e-5
 
 @dataclass(frozen=True)
 class Seat:
-    """What a rank is told when it starts. `variables` are set before any library is loaded."""
+    """What a rank is told when it starts. `variables` are set before any library is loaded.
+
+    `gpu` is its GPU among those of its host. A rendezvous `store://HOST:PORT/PREFIX` is part of a store that is there.
+    """
 
     rank: int
     ranks: int
     device: str
+    gpu: int
     rendezvous: str
     parent: int
     cpus: frozenset[int]
@@ -63,6 +68,18 @@ def _named(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def _meeting_point(seat: Seat) -> dict[str, Any]:
+    """Where the ranks find one another, as init_process_group takes it."""
+    url = urlsplit(seat.rendezvous)
+    if url.scheme != "store" or url.hostname is None or url.port is None:
+        return {"init_method": seat.rendezvous}
+    from torch.distributed import PrefixStore, TCPStore
+
+    limit = datetime.timedelta(seconds=seat.backend_limit_s)
+    store = TCPStore(url.hostname, url.port, is_master=False, timeout=limit)
+    return {"store": PrefixStore(url.path, store)}
+
+
 class _Rank:
     """The commands that a rank understands, one method each."""
 
@@ -73,17 +90,17 @@ class _Rank:
         from harness.probe.device import discover
 
         self._seat = seat
-        self._device = discover("cpu" if seat.device == "cpu" else "auto", seat.rank)
+        self._device = discover("cpu" if seat.device == "cpu" else "auto", seat.gpu)
         self._dist = dist
         self._body: Any = None
         self._graph: tuple[Any, int] | None = None
         dist.init_process_group(
             "gloo" if seat.device == "cpu" else "nccl",
             device_id=None if seat.device == "cpu" else torch.device(self._device.facts.torch_device),
-            init_method=seat.rendezvous,
             rank=seat.rank,
             world_size=seat.ranks,
             timeout=datetime.timedelta(seconds=seat.backend_limit_s),
+            **_meeting_point(seat),
         )
 
     def open(self, body: str, how: dict[str, Any]) -> None:

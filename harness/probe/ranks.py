@@ -6,20 +6,17 @@ run is agreed before, and what holds ranks together on the device is the collect
 
 import contextlib
 import math
-import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from harness.model import Case, Check, Samples, Telemetry
-from harness.nccl_log import last_failure
 from harness.probe import host
 from harness.probe.load import Injected, Pace
 from harness.probe.measure import (
@@ -30,7 +27,9 @@ from harness.probe.measure import (
     Protocol,
     refuse_bad_samples,
 )
-from harness.probe.rank import Seat, all_known, serve
+from harness.probe.meeting import Meeting, MeetingError
+from harness.probe.members import Child, Member, Remote, ready_of, switches
+from harness.probe.rank import Seat, all_known
 from harness.probe.rank_faults import other_code, shared_memory_free_bytes, shared_memory_hint, words_of
 
 START_LIMIT_S = 120.0
@@ -41,6 +40,7 @@ BACKEND_LIMIT_S = 50.0
 # Those that lost a rank hear of it at once, but not before us.
 WORDS_LIMIT_S = 3.0
 EXIT_LIMIT_S = 0.5
+_EXIT_STEP_S = 0.02
 CODE = "harness.probe.rank_faults.code_of_rank"
 _MOST_SAMPLES = 200
 # Twice the batches of an interval: more would only make the file larger.
@@ -59,48 +59,47 @@ class World:
     """The ranks of one family, alive until closed. After an error the world is gone: make a new one.
 
     They meet through a file of their own, where no port can be in use, or at the URL that is given
-    (`tcp://HOST:PORT`). `variables` are NCCL's switches for these ranks alone.
+    (`tcp://HOST:PORT`). `variables` are NCCL's switches for these ranks alone. With a `meeting` rank 0 alone is a child
+    of this process, and the others are held by the servers that torchrun started.
     """
 
     def __init__(
-        self, ranks: int, device: str, variables: Mapping[str, str] | None = None, rendezvous: str = ""
+        self,
+        ranks: int,
+        device: str,
+        variables: Mapping[str, str] | None = None,
+        rendezvous: str = "",
+        meeting: Meeting | None = None,
     ) -> None:
         self.is_on_cpu = device == "cpu"
-        context = multiprocessing.get_context("spawn")
+        self._meeting = meeting
         self._folder = tempfile.TemporaryDirectory(prefix="ofpeak-ranks-")
+        self._members: list[Member] = []
         rendezvous = rendezvous or f"file://{self._folder.name}/rendezvous"
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(ranks):
-            ours, theirs = context.Pipe()
-            switches = self._switches(rank, variables)
-            seat = Seat(
-                rank, ranks, device, rendezvous, os.getpid(), host.allowed_cpus(), switches, CODE, BACKEND_LIMIT_S
-            )
-            process = context.Process(target=serve, args=(seat, theirs), daemon=True, name=f"ofpeak-rank-{rank}")
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        elsewhere: Mapping[int, Member] = {}
         try:
+            if meeting is not None:
+                elsewhere, rendezvous = self._call_together(meeting, device, variables)
+            for rank in range(ranks):
+                self._members.append(elsewhere.get(rank) or self._child(rank, ranks, device, rendezvous, variables))
             difference = other_code(self._collect(START_LIMIT_S, "starting"))
             if difference:
                 raise RankError(difference)
-        except RankError:
+        except BaseException:
             self.close()
             raise
 
     def ask(self, command: str, *arguments: Any, limit_s: float = ANSWER_LIMIT_S) -> list[Any]:
         """Every rank's answer to the command. Raises RankError when one fails or does not answer in time."""
-        for rank, pipe in enumerate(self._pipes):
+        for rank, member in enumerate(self._members):
             try:
-                pipe.send((command, arguments))
+                member.send((command, arguments))
             except OSError as error:
                 raise self._gone(rank, command, {}) from error
         return self._collect(limit_s, command)
 
     def backend_log(self, rank: int) -> str:
-        """What NCCL wrote for that rank so far; empty where it writes elsewhere."""
+        """What NCCL wrote for that rank so far; empty where it writes elsewhere, or on another host."""
         try:
             return self._log_of(rank).read_text(errors="replace")
         except OSError:
@@ -108,53 +107,83 @@ class World:
 
     def close(self) -> None:
         """End all ranks, the hung ones too."""
-        for pipe in self._pipes:
+        for member in self._members:
             with contextlib.suppress(OSError):
-                pipe.send(("close", ()))
+                member.send(("close", ()))
         ends_s = time.monotonic() + CLOSE_LIMIT_S
-        for process in self._processes:
-            process.join(max(0.0, ends_s - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for pipe in self._pipes:
-            pipe.close()
+        for member in self._members:
+            member.end(ends_s)
         self._folder.cleanup()
+
+    def _child(
+        self, rank: int, ranks: int, device: str, rendezvous: str, variables: Mapping[str, str] | None
+    ) -> Member:
+        log = self._log_of(rank)
+        seat = Seat(
+            rank=rank,
+            ranks=ranks,
+            device=device,
+            gpu=rank,
+            rendezvous=rendezvous,
+            parent=os.getpid(),
+            cpus=host.allowed_cpus(),
+            variables=switches(log, variables, os.environ),
+            code=CODE,
+            backend_limit_s=BACKEND_LIMIT_S,
+        )
+        return Child(seat, log)
+
+    def _call_together(
+        self, meeting: Meeting, device: str, variables: Mapping[str, str] | None
+    ) -> tuple[Mapping[int, Member], str]:
+        task = {"device": device, "variables": variables, "code": CODE, "backend_limit_s": BACKEND_LIMIT_S}
+        try:
+            return meeting.call_together(task)
+        except MeetingError as error:
+            raise RankError(str(error)) from error
 
     def _collect(self, limit_s: float, command: str) -> list[Any]:
         """Every rank's answer. The first rank that fails ends the waiting: the others may wait for it forever."""
         ends_s = time.monotonic() + limit_s
         answers: dict[int, Any] = {}
-        while len(answers) < len(self._pipes):
-            waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
-            ready = wait(list(waiting), max(0.0, ends_s - time.monotonic()))
+        while len(answers) < len(self._members):
+            waiting = {rank: member for rank, member in enumerate(self._members) if rank not in answers}
+            ready = ready_of(waiting, max(0.0, ends_s - time.monotonic()))
             if not ready:
-                silent = " and ".join(str(rank) for rank in waiting.values())
-                told = f"rank {silent} of {len(self._pipes)} did not answer '{command}' in {limit_s:.0f} s"
+                silent = " and ".join(str(rank) for rank in waiting)
+                told = f"rank {silent} of {len(self._members)} did not answer '{command}' in {limit_s:.0f} s"
                 raise RankError("; ".join((told, *self._last_lines())))
-            for rank in sorted(waiting[pipe] for pipe in ready if isinstance(pipe, Connection)):
+            for rank in ready:
                 answers[rank] = self._receive(rank, command, answers)
-        return [answers[rank] for rank in range(len(self._pipes))]
+        return [answers[rank] for rank in range(len(self._members))]
 
     def _receive(self, rank: int, command: str, answers: Mapping[int, Any]) -> Any:
         try:
-            status, answer = self._pipes[rank].recv()
+            status, answer = self._members[rank].recv()
         except (EOFError, OSError) as error:
             raise self._gone(rank, command, answers) from error
         if status == "ok":
             return answer
         # A rank's connections close before the kernel says that it has ended.
-        wait([process.sentinel for other, process in enumerate(self._processes) if other != rank], EXIT_LIMIT_S)
-        for other, process in enumerate(self._processes):
-            if other != rank and process.exitcode:
-                # What this rank tells is that it missed the other.
-                raise self._gone(other, command, answers, words_of(rank, answer))
-        told = f"rank {rank} of {len(self._pipes)} failed in '{command}': {answer}"
+        ends_s = time.monotonic() + EXIT_LIMIT_S
+        while time.monotonic() < ends_s:
+            for other, member in enumerate(self._members):
+                if other != rank and member.exit_code():
+                    # What this rank tells is that it missed the other.
+                    raise self._gone(other, command, answers, words_of(rank, answer))
+            time.sleep(_EXIT_STEP_S)
+        told = f"rank {rank} of {len(self._members)} failed in '{command}': {answer}"
         raise self._failure(told, {**answers, rank: None})
 
     def _gone(self, rank: int, command: str, answers: Mapping[int, Any], words: str = "") -> RankError:
-        self._processes[rank].join(1.0)
-        told = f"rank {rank} of {len(self._pipes)} died in '{command}' (exit code {self._processes[rank].exitcode})"
+        member = self._members[rank]
+        code = member.exit_code(1.0)
+        if isinstance(member, Remote) and member.is_lost and self._meeting is not None:
+            told = f"{self._meeting.names([rank])} cannot be reached any more"
+            self._meeting.lost.setdefault(rank, told)  # the next world does not wait for it
+            told += f", in '{command}'"
+        else:
+            told = f"rank {rank} of {len(self._members)} died in '{command}' (exit code {code})"
         if words:
             return RankError("; ".join((told, words, *self._last_lines())))
         return self._failure(told, {**answers, rank: None})
@@ -165,43 +194,31 @@ class World:
 
     def _last_words(self, answers: Mapping[int, Any]) -> Iterator[str]:
         """What ranks that have not answered yet do within WORDS_LIMIT_S: the first failure, or that they are silent."""
-        waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+        waiting = {rank: member for rank, member in enumerate(self._members) if rank not in answers}
         ends_s = time.monotonic() + WORDS_LIMIT_S
-        while waiting and (ready := wait(list(waiting), max(0.0, ends_s - time.monotonic()))):
-            for pipe in ready:
-                assert isinstance(pipe, Connection)
-                rank = waiting.pop(pipe)
+        while waiting and (ready := ready_of(waiting, max(0.0, ends_s - time.monotonic()))):
+            for rank in ready:
+                member = waiting.pop(rank)
                 with contextlib.suppress(EOFError, OSError):
-                    status, answer = pipe.recv()
+                    status, answer = member.recv()
                     if status == "error":
                         yield words_of(rank, answer)
                         return
         if waiting:
-            silent = " and ".join(str(rank) for rank in waiting.values())
-            yield f"rank {silent} of {len(self._pipes)} did not answer"
+            silent = " and ".join(str(rank) for rank in waiting)
+            yield f"rank {silent} of {len(self._members)} did not answer"
 
     def _last_lines(self) -> Iterator[str]:
         """NCCL's last warning, and whether shared memory may be short."""
         if self.is_on_cpu:
             return
-        lines = ((rank, last_failure(self.backend_log(rank))) for rank in range(len(self._pipes)))
+        lines = ((rank, member.last_line()) for rank, member in enumerate(self._members))
         yield from [f"NCCL of rank {rank}: {line}" for rank, line in lines if line][:1]
         if hint := shared_memory_hint(shared_memory_free_bytes()):
             yield hint
 
     def _log_of(self, rank: int) -> Path:
         return Path(self._folder.name) / f"nccl-{rank}.log"
-
-    def _switches(self, rank: int, variables: Mapping[str, str] | None) -> dict[str, str]:
-        """NCCL's warnings go to a file, unless the operator wants them elsewhere; symmetric memory without multicast.
-
-        Multicast needs a fabric that virtual machines often lack, and one-shot and two-shot do not use it.
-        """
-        multicast = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")}
-        if variables is None and "NCCL_DEBUG" in os.environ:
-            return multicast
-        log = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(self._log_of(rank))}
-        return {**multicast, **log, **(variables or {})}
 
 
 def measure_on_ranks(

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.model import Case, Telemetry
 from harness.nccl_log import choice_of, transport_of
+from harness.probe.meeting import Meeting
 from harness.probe.ranks import RankError, World
 
 TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING,P2P,SHM,NET"}
@@ -25,7 +26,8 @@ ALONE = "communicate"
 class Witness:
     """The second world; it is made when it is first asked, and after an error never again."""
 
-    def __init__(self) -> None:
+    def __init__(self, meeting: Meeting | None = None) -> None:
+        self._meeting = meeting
         self._world: World | None = None
         self._ranks = 0
         self._read = 0
@@ -65,7 +67,7 @@ class Witness:
         ranks = int(case.params["ranks"])
         if self._world is None or self._ranks != ranks:
             self.close()
-            self._world, self._ranks, self._read = World(ranks, "cuda", TELLING), ranks, 0
+            self._world, self._ranks, self._read = World(ranks, "cuda", TELLING, meeting=self._meeting), ranks, 0
         self._world.ask("open", body, dict(how), limit_s=_LIMIT_S)
         self._world.ask("run_once", str(case.params.get("launch", "queued")), limit_s=_LIMIT_S)
         self._world.ask("drop", limit_s=_LIMIT_S)

@@ -23,10 +23,13 @@ from harness.nccl_settings import has_own_world, refusal_of, set_outside, settin
 from harness.probe.card_watch import PATIENCE_MS, Cards
 from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
+from harness.probe.meeting import Meeting
+from harness.probe.party import join, with_network
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
 from harness.probe.scripted import device_by_path
 from harness.probe.witness import TELLING, Witness
 from harness.specs import lookup
+from harness.torchrun import place_of
 
 # What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
 _ALLOWANCE_S = 90.0
@@ -61,11 +64,18 @@ class NotApplicableError(Exception):
 class WorkerSession:
     """The device, the plan, and the journal of one worker."""
 
-    def __init__(self, task: Task, device: Device, checker: Checker, environment: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: Device,
+        checker: Checker,
+        environment: Mapping[str, Any],
+        meeting: Meeting | None = None,
+    ) -> None:
         self.task = task
         self.device = device
         self.checker = checker
-        self.sheet = lookup(device.facts)
+        self.sheet = with_network(lookup(device.facts), device.facts.party)
         self.planned: dict[str, tuple[str, Case]] = {}
         self._last: set[str] = set()
         self._environment = environment
@@ -76,7 +86,8 @@ class WorkerSession:
         self._is_warm = False
         self._world: tuple[str, World] | None = None
         self._refused: dict[str, str] = {}
-        self._witness = Witness()
+        self._meeting = meeting
+        self._witness = Witness(meeting)
         self._cards: Cards | None = device.watch_cards() if hasattr(device, "watch_cards") else None
         if self._cards is not None:
             self._environment = {**environment, **self._cards.facts()}
@@ -94,7 +105,8 @@ class WorkerSession:
         """The cases of a family that this run is to measure, with what the device cannot do marked in them.
 
         A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm, or it leaves
-        something in the process that they must not find.
+        something in the process that they must not find. Under torchrun a case of one GPU is measured only where it was
+        asked for: the other GPUs would wait for nothing.
         """
         chosen = []
         if is_last:
@@ -102,6 +114,8 @@ class WorkerSession:
         for declared in cases:
             case = self._regime(self._fits(declared))
             if not is_wanted(family, case.key, self.task.order.only):
+                continue
+            if self.facts.party is not None and "ranks" not in case.params and not self.task.order.only:
                 continue
             if case.key in self.planned:
                 raise DuplicateKeyError(
@@ -175,7 +189,7 @@ class WorkerSession:
         if self._world is None or self._world[0] != name:
             self._close_world()
             variables = {**TELLING, **settings_of(case)} if has_own_world(case) else None
-            self._world = (name, World(int(case.params["ranks"]), self.facts.kind, variables))
+            self._world = (name, World(int(case.params["ranks"]), self.facts.kind, variables, meeting=self._meeting))
         return self._world[1]
 
     def injected(self, case: Case) -> Fraction:
@@ -331,7 +345,12 @@ def open_session(task: Task, torch_checker: Callable[[], Checker]) -> WorkerSess
     try:
         device, environment = _open_device(task.order)
         checker = getattr(device, "checker", None) or torch_checker()
-        return WorkerSession(task, device, checker, environment)
+        meeting = None
+        if (place := place_of(os.environ)) is not None:
+            joined = join(place, device.facts, environment, START_LIMIT_S)
+            device.facts = replace(device.facts, party=joined.party)
+            meeting, environment = joined.meeting, {**environment, **joined.environment}
+        return WorkerSession(task, device, checker, environment, meeting)
     except HarnessError as error:
         if task.journal:
             journal = Journal(Path(task.journal))

@@ -348,7 +348,7 @@ def test_what_nccl_chose_is_in_the_record(monkeypatch):
     class World:
         """Ranks that do nothing."""
 
-        def __init__(self, ranks, device, variables):
+        def __init__(self, ranks, device, variables, meeting):
             pass
 
         def close(self):
@@ -373,7 +373,7 @@ def test_world_that_failed_is_closed_and_the_next_case_gets_a_new_one(monkeypatc
     class World:
         """Ranks that do nothing."""
 
-        def __init__(self, ranks, device, variables):
+        def __init__(self, ranks, device, variables, meeting):
             made.append((ranks, device, variables))
 
         def close(self):
