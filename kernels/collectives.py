@@ -6,12 +6,14 @@ can draw every other rank's data from its seed; nothing is exchanged to check.
 Sizes are nccl-tests': the larger of what one rank gives and what it gets.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 DTYPES = {
     "fp32": torch.float32,
@@ -35,6 +37,8 @@ _CHUNK = 2**26
 _POISON = 0x7F
 _LATE_S = 1e-3
 _LATE_EVERY = 8
+# Every rank of a world counts the same.
+_turns = itertools.count()
 
 # Named so since torch 2.13, which warns of the older names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -316,13 +320,13 @@ class SendRecv(Collective):
 class Barrier:
     """Every rank waits for every other. torch lets the host wait too, so there is nothing to queue.
 
-    Right if no rank left before the last one came, by the clock that the processes of one host share.
+    Right if every rank had come when any of them leaves. Ranks write that they have come into the store through which
+    they met, and look there when they leave: their hosts have no clock in common.
     """
 
     def __init__(self, device: str, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
-        self._times = torch.zeros(2, dtype=torch.int64, device=device)
-        self._all_times = torch.zeros(ranks, 2, dtype=torch.int64, device=device)
+        self._store = _get_default_store()
         self._late = 0
 
     def launch(self, _: int) -> None:
@@ -346,12 +350,10 @@ class Barrier:
         """Of how many ranks this one did not wait for; one rank comes 20 times later than a barrier takes."""
         if self.rank == self._late:
             time.sleep(20 * _LATE_S)
-        came_ns = time.monotonic_ns()
+        turn = next(_turns)
+        self._store.set(f"came/{turn}/{self.rank}", "")
         self.launch(0)
-        left_ns = time.monotonic_ns()
-        self._times.copy_(torch.tensor([came_ns, left_ns]))
-        _all_gather(self._all_times.view(-1), self._times)
-        return sum(came_ns > left_ns for came_ns, _ in self._all_times.tolist())
+        return sum(not self._store.check([f"came/{turn}/{rank}"]) for rank in range(self.ranks))
 
 
 def largest_value(dtype: str, ranks: int) -> int:

@@ -89,7 +89,7 @@ class Meeting:
             for member in members.values():
                 member.end(0.0)
             words = f"{self.names(absent)} did not come in {JOIN_LIMIT_S:.0f} s"
-            self.lost |= {rank: words for rank in absent[:1]}
+            self.lost |= dict.fromkeys(absent[:1], words)
             raise MeetingError(words)
         return members, rendezvous
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kernels.collectives import AllReduce
+from kernels.collectives import AllReduce, Barrier
 from kernels.overlap import Gemm, Step, TwoThreads
 
 
@@ -99,6 +99,35 @@ def lazy_step(device: str, rank: int, ranks: int, **how: Any) -> Step:
     made = Step(device, rank, ranks, **how)
     made._gemm = LazyGemm(device, rank, *how["shape"], how["dtype"])
     return made
+
+
+class HastyBarrier(Barrier):
+    """A barrier that waits for nobody."""
+
+    def launch(self, _: int) -> None:
+        pass
+
+
+def hasty_barrier(device: str, rank: int, ranks: int) -> HastyBarrier:
+    return HastyBarrier(device, rank, ranks)
+
+
+class Waiting(Sum):
+    """Rank 1 says that it waits, then does not come; what its test does to it meanwhile is its own affair."""
+
+    def __init__(self, rank: int, ranks: int, folder: str) -> None:
+        super().__init__(rank, ranks, "")
+        self._folder = folder
+
+    def fill(self, seed: int) -> None:
+        if self._rank == 1:
+            (Path(self._folder) / "waiting").touch()
+            time.sleep(120)
+        super().fill(seed)
+
+
+def waiting(device: str, rank: int, ranks: int, folder: str) -> Waiting:
+    return Waiting(rank, ranks, folder)
 
 
 def code_of_this_process() -> dict[str, str]:

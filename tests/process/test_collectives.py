@@ -46,6 +46,11 @@ def test_barrier_waits_for_the_rank_that_comes_late(world: World):
     assert sum(sum(world.ask("check", seed)) for seed in range(3)) == 0
 
 
+def test_barrier_that_waits_for_nobody_is_caught(world: World):
+    world.ask("open", "tests.process.rank_bodies.hasty_barrier", {})
+    assert sum(sum(world.ask("check", seed)) for seed in range(3)) > 0
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[World]:
     made = World(2, "cpu")
