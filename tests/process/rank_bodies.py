@@ -115,19 +115,19 @@ def hasty_barrier(device: str, rank: int, ranks: int) -> HastyBarrier:
 class Waiting(Sum):
     """Rank 1 says that it waits, then does not come; what its test does to it meanwhile is its own affair."""
 
-    def __init__(self, rank: int, ranks: int, folder: str) -> None:
+    def __init__(self, rank: int, ranks: int, file: str) -> None:
         super().__init__(rank, ranks, "")
-        self._folder = folder
+        self._file = Path(file)
 
     def fill(self, seed: int) -> None:
         if self._rank == 1:
-            (Path(self._folder) / "waiting").touch()
+            self._file.touch()
             time.sleep(120)
         super().fill(seed)
 
 
-def waiting(device: str, rank: int, ranks: int, folder: str) -> Waiting:
-    return Waiting(rank, ranks, folder)
+def waiting(device: str, rank: int, ranks: int, file: str) -> Waiting:
+    return Waiting(rank, ranks, file)
 
 
 def code_of_this_process() -> dict[str, str]:

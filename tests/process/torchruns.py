@@ -74,9 +74,9 @@ class Torchrun:
             )
         return self
 
-    def wait_until_rank_1_waits(self) -> None:
-        """The case in the middle is being measured."""
-        wait_until((self.folder.parent / "waiting").exists, "rank 1 waits", 90.0)
+    def wait_until_rank_1_waits(self, turn: str = "waits") -> None:
+        """That case is being measured."""
+        wait_until((self.folder.parent / turn).exists, f"rank 1 waits in {turn}", 90.0)
 
     def ends(self, limit_s: float = 120.0) -> list[Left]:
         """How each agent ended. Nothing that they started may be left."""

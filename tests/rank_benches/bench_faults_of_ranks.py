@@ -1,4 +1,4 @@
-"""Cases between ranks that tests do something to: one before, one in which rank 1 waits for what comes, one after."""
+"""Cases between ranks: in some, rank 1 waits for what its test does to it; and one case that needs no ranks."""
 
 import os
 
@@ -9,14 +9,15 @@ FOLDER = "OFPEAK_TEST_FOLDER"
 
 
 def cases(profile, device):
-    for turn in ("before", "waits", "after"):
+    for turn in ("first", "waits", "next", "waits_again", "last"):
         params = {"turn": turn, "ranks": ranks_of(device), "hosts": hosts_of(device)}
         yield Case("sum", params, (Work(8, "B", None, "bus", no_peak="a test"),), defaults={"hosts": 1})
     yield Case("alone", {"n": 1}, (Work(8, "B", None, "bus", no_peak="a test"),))
 
 
 def bench_faults_of_ranks(case, device, measure):
-    if case.params["turn"] == "waits":
-        measure("tests.process.rank_bodies.waiting", folder=os.environ[FOLDER])
+    turn = case.params.get("turn", "")
+    if turn.startswith("waits"):
+        measure("tests.process.rank_bodies.waiting", file=f"{os.environ[FOLDER]}/{turn}")
     else:
         measure("kernels.collectives.all_reduce", size_bytes=8, dtype="fp32")
