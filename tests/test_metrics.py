@@ -604,6 +604,22 @@ def test_card_without_a_link_on_its_sheet_gives_no_share():
     assert share.reason == "no peak 'nvlink' is known for 'Test'"
 
 
+NETWORKED = replace(SHEET, peaks={"network": Peak(1000.0, "B", "read", "line rates"), **LINKED.peaks})
+BETWEEN_HOSTS = replace(BUS, work=(Work(800.0, "B", "network", "bus"),))
+
+
+def test_bus_bytes_between_hosts_are_held_against_the_network_where_a_ring_carries_them():
+    share = metrics_of(BETWEEN_HOSTS, telemetry=Telemetry(algorithm="ring"), sheet=NETWORKED)["spec_ratio"]
+    assert (share.value, share.label) == (0.4, "network")
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "nvls_tree", "collnet_chain"])
+def test_hosts_of_a_tree_exchange_less_than_the_bus_bytes(algorithm):
+    """Two hosts of eight under a tree would be told 188 % of what their ports carried."""
+    share = metrics_of(BETWEEN_HOSTS, telemetry=Telemetry(algorithm=algorithm), sheet=NETWORKED)["spec_ratio"]
+    assert share.reason == f"NCCL chose {algorithm}, whose links carry another share than the bus bytes count"
+
+
 def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
     for params in ({"direction": "p2p"}, {"ranks": 2, "algorithm": "ring"}):
         share = metrics_of(replace(BUS, params=params), telemetry=Telemetry(), sheet=LINKED)["spec_ratio"]

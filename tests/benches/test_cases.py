@@ -17,7 +17,7 @@ from benches import (
 )
 from harness import overlap
 from harness.importers import nccl_tests
-from harness.model import PROFILES, DeviceFacts
+from harness.model import PROFILES, DeviceFacts, Party
 from harness.nccl_settings import settings_of, words_of
 
 FAMILIES = (
@@ -378,6 +378,45 @@ def test_a_step_needs_two_gpus_with_bf16_and_says_so():
 
 def test_largest_step_fits_into_an_h200():
     assert max(case.memory_bytes for case in bench_overlap.cases("full", TWO_H200)) < H200.memory_bytes / 4
+
+
+TWO_HOSTS = replace(H200, gpu_count=8, party=Party(hosts=2, ranks=16, network_bytes_per_s=400e9))
+
+
+def test_ranks_of_several_hosts_are_in_the_key_and_held_against_a_hosts_network():
+    case = bench_collectives.all_reduce_case(8, "fp32", 8, TWO_HOSTS)
+    assert case.key == "all_reduce/bytes=8,dtype=fp32,hosts=2,impl=nccl,ranks=16"
+    assert (case.work[0].amount, case.work[0].peak) == (15.0, "network")
+    assert bench_collectives.barrier_case(TWO_HOSTS).key == "barrier/hosts=2,impl=nccl,ranks=16"
+    between_pairs = bench_collectives.case_of("all_to_all", 1024, "fp32", TWO_HOSTS, buffers="out_of_place")
+    assert (between_pairs.work[0].peak, between_pairs.work[0].no_peak) == (
+        None,
+        "NCCL does not tell how it sends between pairs",
+    )
+
+
+def test_ranks_that_torchrun_started_on_one_host_have_the_keys_of_that_host():
+    alone = replace(TWO_H200, party=Party(hosts=1, ranks=2))
+    for profile in ("standard", "full"):
+        assert [case.key for case in bench_collectives.cases(profile, alone)] == [
+            case.key for case in bench_collectives.cases(profile, TWO_H200)
+        ]
+    on_a_cpu = bench_collectives.all_reduce_case(8, "fp32", 2, replace(CPU, party=Party(hosts=1, ranks=4)))
+    assert on_a_cpu.params["ranks"] == 4
+
+
+def test_line_rate_that_is_unknown_is_no_peak_with_its_reason():
+    silent = replace(TWO_HOSTS, party=Party(2, 16, None, "host 1: no network port here tells its speed"))
+    work = bench_collectives.all_reduce_case(8, "fp32", 8, silent).work[0]
+    assert (work.peak, work.no_peak) == (
+        None,
+        "the hosts' line rate is unknown: host 1: no network port here tells its speed",
+    )
+
+
+def test_symmetric_memory_ends_with_the_host():
+    case = bench_collectives.symmetric_case("one_shot", 8, "bf16", TWO_HOSTS)
+    assert case.not_applicable == "symmetric memory ends with the host"
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():
