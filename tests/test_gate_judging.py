@@ -116,6 +116,20 @@ def test_what_nccl_is_told_concerns_cases_between_gpus_whatever_their_family(nam
     assert (found[ring.key], found[COPY.key], found[GEMM.key]) == ("not comparable", "pass", "pass")
 
 
+def test_other_hosts_concern_what_runs_between_gpus_only():
+    cases = [(PING, "collectives"), (GEMM, "gemm")]
+    sources = {**made.SOURCES, "collectives": "dddd"}
+    facts = [
+        {**of, "hosts.count": Fact(2), "hosts.1.cards": Fact(cards), "hosts.1.boot": Fact(cards, role="informative")}
+        for of, cards in ((made.OLD, "c2 c3"), (NEW, "c4 c5"))
+    ]
+    sides = [side(boot, of, cases=cases) for boot, of in zip("ab", facts, strict=True)]
+    outcome = outcome_of(*([replace(run, source_hash=sources) for run in runs] for runs in sides))
+    found = verdicts(outcome)
+    assert (found[PING.key], found[GEMM.key]) == ("not comparable", "pass")
+    assert [change.name for change in outcome.comparability.undeclared["links"]] == ["hosts.1.cards"]
+
+
 def test_another_source_concerns_its_family_only():
     candidate = [replace(run, source_hash={**made.SOURCES, "gemm": "dddd"}) for run in side("b", NEW)]
     found = verdicts(outcome_of(side("a"), candidate))

@@ -39,12 +39,12 @@ SOFTWARE_FACTS = (
     *("float32_matmul_precision", "matmul_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic"),
     *("deterministic_algorithms",),
 )
-# Must be equal for cases between GPUs; every variable of NCCL with them.
+# Must be equal for cases between GPUs; every variable of NCCL with them, and all that is said of several hosts.
 LINK_FACTS = (
     *("nccl", "fabric_manager_version", "nvlink_links", "nvlink_active", "nvlink_version", "nvlink_mb_per_s"),
     *("nvlink_bandwidth_mode", "fabric_state", "fabric_health", "c2c_links", "c2c_mb_per_s"),
 )
-_LINK_VARIABLES = ("env.NCCL_", "env.TORCH_SYMM_")
+_LINK_VARIABLES = ("env.NCCL_", "env.TORCH_SYMM_", "hosts.")
 _LINK_FAMILIES = ("collectives", "overlap", "peers")
 # Must be equal for latencies and for copies over the host link.
 HOST_FACTS = (
@@ -179,7 +179,8 @@ def compare_facts(pairs: Sequence[Pair], changed: Sequence[str], families: Itera
 
 
 def _names(pairs: Sequence[Pair]) -> dict[Scope, list[str]]:
-    variables = sorted({n for _, *sides in pairs for side in sides for r in side for n in r.facts if n[:4] == "env."})
+    runs = [run for _, *sides in pairs for side in sides for run in side]
+    variables = sorted({n for run in runs for n, fact in run.facts.items() if _is_variable(n, fact)})
     of_links = [name for name in variables if name.startswith(_LINK_VARIABLES)]
     return {
         "all": [*GPU_FACTS, *SOFTWARE_FACTS, *(name for name in variables if name not in of_links)],
@@ -197,6 +198,11 @@ def _refuse_mixed(names: Iterable[str], side: str, runs: Sequence[SideRun]) -> N
 
 def _values(name: str, runs: Sequence[SideRun]) -> list[str]:
     return sorted({_text(run.facts.get(name)) for run in runs})
+
+
+def _is_variable(name: str, fact: Fact) -> bool:
+    """Whether it is there in some runs only, and counts where it is."""
+    return name.startswith(("env.", "hosts.")) and fact.role == "match"
 
 
 def _text(fact: Fact | None) -> str:

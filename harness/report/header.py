@@ -9,6 +9,8 @@ from harness.metrics import find_bound
 from harness.model import Fact, Peak, PeakSheet, Run
 from harness.report.text import clean
 
+_MOST_HOSTS = 8
+
 
 def machine_lines(run: Run) -> tuple[tuple[str, str], ...]:
     """What must be equal for runs to share one table: card, software, limits, and the declared regime."""
@@ -48,10 +50,24 @@ def machine_lines(run: Run) -> tuple[tuple[str, str], ...]:
         ("software", software),
         ("power", power),
         ("card", card),
+        ("hosts", _hosts(run)),
         ("regime", regime),
         ("INJECTED", [clean(said_of_injection(run.order.inject))]),
     )
     return tuple((name, ", ".join(p for p in said if p)) for name, said in lines if any(said))
+
+
+def _hosts(run: Run) -> list[str]:
+    """How many ranks torchrun started, and each host's cards and ports; nothing without it."""
+    party = run.device.party
+    if party is None:
+        return []
+    told = [f"{party.ranks} ranks on {party.hosts} host{'s' if party.hosts > 1 else ''}"]
+    for host in range(min(party.hosts, _MOST_HOSTS)):
+        cards, network = (run.fact(f"hosts.{host}.{name}") for name in ("cards", "network"))
+        told.append(f"{host}: {clean(cards or units.UNKNOWN)}" + (f" ({clean(network)})" if network else ""))
+    more = party.hosts - _MOST_HOSTS
+    return [*told, f"{more} more hosts"] if more > 0 else told
 
 
 def _named(fact: Fact | None, title: str, always: bool = False) -> str:
