@@ -7,6 +7,7 @@ on another host but those that the libraries choose themselves.
 
 import datetime
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from harness.torchrun import Place
 _PREFIX = "ofpeak"
 # How long the store's server is waited for: it is a thread of an agent that has nothing else to do.
 _STORE_LIMIT_S = 20.0
-_PATIENCE_S = 10.0
+_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.05, 1.2, 2.0
 # A server that has introduced itself waits for worlds and does nothing else.
 JOIN_LIMIT_S = 60.0
 
@@ -39,9 +40,7 @@ class Meeting:
         self.place = place
         self.lost: dict[int, str] = {}
         limit = datetime.timedelta(seconds=_STORE_LIMIT_S)
-        store = self._bounded(
-            lambda: TCPStore(place.store_address, place.store_port, is_master=False, timeout=limit), _STORE_LIMIT_S
-        )
+        store = self._bounded(lambda: TCPStore(place.store_address, place.store_port, is_master=False, timeout=limit))
         self._store = PrefixStore(f"{_PREFIX}/{place.attempt}", store)
 
     def introduce(self, introduction: Mapping[str, Any]) -> None:
@@ -95,11 +94,7 @@ class Meeting:
 
     def turn(self, number: int) -> Any:
         """What the servers are to do next: a world's task, or nothing more. Waits as long as the store is there."""
-        while True:
-            try:
-                return self._get(f"turn/{number}", _PATIENCE_S)
-            except TimeoutError:
-                continue
+        return self._get(f"turn/{number}")
 
     def tell_end(self) -> None:
         """No more worlds: the servers may leave."""
@@ -114,7 +109,7 @@ class Meeting:
     def _first_free(self) -> int:
         """Only one process at a time tells turns: the run's worker, or after it the command."""
         number = 0
-        while self._bounded(lambda: self._store.check([f"turn/{number}"]), _STORE_LIMIT_S):  # noqa: B023
+        while self._has(f"turn/{number}"):
             number += 1
         return number
 
@@ -124,28 +119,24 @@ class Meeting:
         return f"store://{host}:{self.place.store_port}/{_PREFIX}/{self.place.attempt}/world/{number}"
 
     def _set(self, name: str, content: Mapping[str, Any]) -> None:
-        self._bounded(lambda: self._store.set(name, json.dumps(content)), _STORE_LIMIT_S)
+        self._bounded(lambda: self._store.set(name, json.dumps(content)))
 
-    def _get(self, name: str, limit_s: float) -> Any:
-        """The content, waited for at the store's server, so that nobody asks again and again."""
+    def _get(self, name: str, limit_s: float = math.inf) -> Any:
+        """The content, asked for ever more seldom: a server waits so while others are timed."""
+        ends_s, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
+        while not self._has(name):
+            if time.monotonic() >= ends_s:
+                raise TimeoutError
+            time.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * _PAUSE_GROWTH)
+        return json.loads(self._bounded(lambda: self._store.get(name)))
 
-        def wait() -> bool:
-            from torch.distributed import DistNetworkError, DistStoreError
+    def _has(self, name: str) -> bool:
+        # Not the store's own `wait`: it warns on standard error whenever its time is over.
+        return self._bounded(lambda: bool(self._store.check([name])))
 
-            try:
-                self._store.wait([name], datetime.timedelta(seconds=limit_s))
-            except DistNetworkError as error:
-                raise MeetingError("torchrun's store is gone, and with it its first host") from error
-            except DistStoreError:
-                return False
-            return True
-
-        if not self._bounded(wait, limit_s + _STORE_LIMIT_S):
-            raise TimeoutError
-        return json.loads(self._bounded(lambda: self._store.get(name), _STORE_LIMIT_S))
-
-    def _bounded(self, act: Callable[[], T], limit_s: float) -> T:
-        """The act's result. Where a host vanishes without a word, torch's store waits for its answer forever."""
+    def _bounded(self, act: Callable[[], T]) -> T:
+        """What comes of the act in time. Where a host vanishes without a word, torch's store waits for it forever."""
         done: list[T] = []
         failed: list[Exception] = []
 
@@ -157,11 +148,9 @@ class Meeting:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(limit_s)
+        thread.join(_STORE_LIMIT_S)
         if done:
             return done[0]
-        error = failed[0] if failed else None
-        if isinstance(error, MeetingError):
-            raise error
-        words = f"{type(error).__name__}" if error else f"no answer in {limit_s:.0f} s"
-        raise MeetingError(f"torchrun's store cannot be reached ({words})") from error
+        if failed:
+            raise MeetingError("torchrun's store is gone, and with it its first host") from failed[0]
+        raise MeetingError(f"torchrun's store, on its first host, did not answer in {_STORE_LIMIT_S:.0f} s")

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -44,16 +45,21 @@ def main(arguments: list[str]) -> int:
     _die_with_agent()
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, _leave_soon)
+    held: list[_Held] = []
     try:
         meeting = Meeting(place)
         meeting.introduce(_introduction(place, arguments[0]))
         number = 0
         while task := meeting.turn(number):
-            hold_rank(place, task)
+            held = [one for one in held if one.is_alive()]
+            _take_part(place, task, held)
             number += 1
     except MeetingError as error:
         sys.stderr.write(f"ofpeak: rank {place.rank} (host {place.host}): {error}\n")
         return ExitCode.FAILED
+    finally:
+        for one in held:
+            one.let_go()
     return ExitCode.DONE
 
 
@@ -101,21 +107,40 @@ def _tell_introduction(pipe: Connection, place: Place, device: str) -> None:
         pipe.send({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"})
 
 
-def hold_rank(place: Place, task: Mapping[str, Any]) -> None:
-    """This rank's part in one world: from the call to the worker until either has gone."""
-    try:
+class _Held(threading.Thread):
+    """This rank's part in one world, from the call to the worker until either has gone.
+
+    A worker may have two worlds at once: one that is timed, and one that tells what NCCL chose.
+    """
+
+    def __init__(self, place: Place, task: Mapping[str, Any], wire: Wire) -> None:
+        super().__init__(daemon=True)
+        self._place, self._task, self._wire = place, task, wire
+
+    def run(self) -> None:
+        """Hold the rank. The kernel ends it with this very thread."""
+        with tempfile.TemporaryDirectory(prefix="ofpeak-rank-") as folder, contextlib.closing(self._wire):
+            log = Path(folder) / "nccl.log"
+            child = Child(_seat(self._place, self._task, log), log)
+            try:
+                _hand_through(self._wire, child)
+            except (OSError, EOFError):
+                pass  # the worker hung up, or its host is gone
+            finally:
+                child.end(time.monotonic() + _CLOSE_LIMIT_S)
+
+    def let_go(self) -> None:
+        """Hang up, and wait until the rank has ended."""
+        self._wire.hang_up()
+        self.join(2 * _CLOSE_LIMIT_S)
+
+
+def _take_part(place: Place, task: Mapping[str, Any], held: list[_Held]) -> None:
+    """Call the worker that makes a world; one that died since makes no other, its successor will."""
+    with contextlib.suppress(OSError):
         wire = call(place.store_address, task["port"], task["token"], place.rank, _CALL_LIMIT_S)
-    except OSError:
-        return  # the worker died since, another one calls
-    with tempfile.TemporaryDirectory(prefix="ofpeak-rank-") as folder, contextlib.closing(wire):
-        log = Path(folder) / "nccl.log"
-        child = Child(_seat(place, task, log), log)
-        try:
-            _hand_through(wire, child)
-        except (OSError, EOFError):
-            pass  # the worker hung up, or its host is gone
-        finally:
-            child.end(time.monotonic() + _CLOSE_LIMIT_S)
+        held.append(_Held(place, task, wire))
+        held[-1].start()
 
 
 def _seat(place: Place, task: Mapping[str, Any], log: Path) -> Seat:

@@ -4,6 +4,7 @@ multiprocessing's own connections unpickle what comes, which lets whoever is at 
 the children of one process, not for a network. Here only numbers, texts and the few types of `_TYPES` come out.
 """
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -64,8 +65,13 @@ class Wire:
         head = self._socket.recv(_LENGTH.size + len(word) + 3, socket.MSG_PEEK)
         return head[_LENGTH.size :] == f'["{word}"'.encode()
 
+    def hang_up(self) -> None:
+        """End the connection for both, also for a thread that waits for it here."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, and give the socket back."""
         self._socket.close()
 
     def _read(self, size: int) -> bytes:
