@@ -79,7 +79,7 @@ class Meeting:
             )
             while len(members) < self.place.ranks - 1 and (left_s := ends_s - time.monotonic()) > 0:
                 came = listener.accept(left_s)
-                if came is not None:
+                if came is not None and 0 < came[0] < self.place.ranks:
                     members[came[0]] = Remote(came[1])
         finally:
             listener.close()

@@ -94,6 +94,19 @@ def test_rank_that_dies_gets_a_new_world_and_a_host_that_dies_fails_what_needs_i
     assert all(record.wall_s < 60.0 for record in records.values())
 
 
+def test_run_that_a_scheduler_ends_is_saved(torchrun: Torchrun):
+    torchrun.start(["--only", "*turn=first *turn=waits"])
+    torchrun.wait_until_rank_1_waits()
+    os.kill(torchrun.agents[0].pid, signal.SIGTERM)
+    (left,) = torchrun.ends()
+    assert left.code != 0
+    assert "ofpeak: stopped by SIGTERM; finished cases are in" in left.err
+    assert {turn: record.outcome for turn, record in torchrun.records.items()} == {
+        "first": "measured",
+        "waits": "not_run",
+    }
+
+
 def test_everything_ends_when_rank_0_is_killed(torchrun: Torchrun):
     torchrun.start(["--only", "*turn=waits"], nodes=2, ranks_per_node=1)
     torchrun.wait_until_rank_1_waits()
