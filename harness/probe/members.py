@@ -26,7 +26,9 @@ class Receiving(Protocol):
 
 
 class Member(Receiving, Protocol):
-    """What a world needs of each of its ranks."""
+    """What a world needs of each of its ranks. One `is_lost` whose end nobody can tell."""
+
+    is_lost: bool
 
     def send(self, message: tuple[str, tuple[Any, ...]]) -> None:
         """Command and arguments. OSError where the rank is gone."""
@@ -46,6 +48,8 @@ class Member(Receiving, Protocol):
 
 class Child:
     """A rank that is a child of this process."""
+
+    is_lost = False
 
     def __init__(self, seat: Seat, log: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -123,10 +127,13 @@ class Remote:
         return status, answer
 
     def exit_code(self, limit_s: float = 0.0) -> int | None:
-        """As its server tells it, also while an answer is awaited."""
-        if self._exit_code is None and not self.is_lost and self._wire.next_is(DIED):
-            with contextlib.suppress(EOFError, OSError):
-                self.recv()
+        """As its server tells it, also while an answer is awaited; where that has gone without a word, it is lost."""
+        if self._exit_code is None and not self.is_lost:
+            if self._wire.next_is(DIED):
+                with contextlib.suppress(EOFError, OSError):
+                    self.recv()
+            else:
+                self.is_lost = self._wire.has_ended()
         return self._exit_code
 
     def last_line(self) -> str:

@@ -28,7 +28,7 @@ from harness.probe.measure import (
     refuse_bad_samples,
 )
 from harness.probe.meeting import Meeting, MeetingError
-from harness.probe.members import Child, Member, Remote, ready_of, switches
+from harness.probe.members import Child, Member, ready_of, switches
 from harness.probe.rank import Seat, all_known
 from harness.probe.rank_faults import other_code, shared_memory_free_bytes, shared_memory_hint, words_of
 
@@ -168,7 +168,7 @@ class World:
         ends_s = time.monotonic() + EXIT_LIMIT_S
         while time.monotonic() < ends_s:
             for other, member in enumerate(self._members):
-                if other != rank and member.exit_code():
+                if other != rank and (member.exit_code() or member.is_lost):
                     # What this rank tells is that it missed the other.
                     raise self._gone(other, command, answers, words_of(rank, answer))
             time.sleep(_EXIT_STEP_S)
@@ -178,7 +178,7 @@ class World:
     def _gone(self, rank: int, command: str, answers: Mapping[int, Any], words: str = "") -> RankError:
         member = self._members[rank]
         code = member.exit_code(1.0)
-        if isinstance(member, Remote) and member.is_lost and self._meeting is not None:
+        if member.is_lost and self._meeting is not None:
             told = f"{self._meeting.names([rank])} cannot be reached any more"
             self._meeting.lost.setdefault(rank, told)  # the next world does not wait for it
             told += f", in '{command}'"

@@ -60,10 +60,20 @@ class Wire:
 
     def next_is(self, word: str) -> bool:
         """Whether a whole message that begins with that word waits to be read."""
-        if not select.select([self._socket], [], [], 0)[0]:
+        try:
+            if not select.select([self._socket], [], [], 0)[0]:
+                return False
+            head = self._socket.recv(_LENGTH.size + len(word) + 3, socket.MSG_PEEK)
+        except OSError:
             return False
-        head = self._socket.recv(_LENGTH.size + len(word) + 3, socket.MSG_PEEK)
         return head[_LENGTH.size :] == f'["{word}"'.encode()
+
+    def has_ended(self) -> bool:
+        """Whether nothing can come any more, and all that came was read."""
+        try:
+            return bool(select.select([self._socket], [], [], 0)[0]) and not self._socket.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def hang_up(self) -> None:
         """End the connection for both, also for a thread that waits for it here."""

@@ -62,7 +62,12 @@ def test_message_that_is_too_long_is_not_read(pair: tuple[Wire, Wire]):
 
 def test_end_of_the_other_side_is_an_end(pair: tuple[Wire, Wire]):
     one, other = pair
+    one.send("last")
+    assert not other.has_ended()
     one.close()
+    assert not other.has_ended()
+    assert other.recv() == "last"
+    assert other.has_ended()
     with pytest.raises(EOFError):
         other.recv()
 
