@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ _SHARED = Path("/dev/shm")
 # NVIDIA's containers warn below 64 MiB, which is docker's default, and ask for --shm-size=1g with NCCL.
 _ENOUGH_SHARED_BYTES = 64 * 2**20
 _LONGEST_WORDS = 300
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<=\[)[0-9A-Fa-f:]*:[0-9A-Fa-f:.%\w]*(?=\])")
 
 
 def code_of_rank() -> dict[str, str]:
@@ -49,6 +51,11 @@ def other_code(codes: Sequence[Mapping[str, str]]) -> str:
 def words_of(rank: int, answer: object) -> str:
     """What a rank told when it failed, as part of a sentence."""
     return f"rank {rank} told: {str(answer)[:_LONGEST_WORDS]}"
+
+
+def without_addresses(text: str) -> str:
+    """The text with `address` for every IPv4 address, and for every IPv6 address that stands in brackets."""
+    return _ADDRESS.sub("address", text)
 
 
 def shared_memory_hint(free_bytes: int | None) -> str:

@@ -30,7 +30,13 @@ from harness.probe.measure import (
 from harness.probe.meeting import Meeting, MeetingError
 from harness.probe.members import Child, Member, ready_of, switches
 from harness.probe.rank import Seat, all_known
-from harness.probe.rank_faults import other_code, shared_memory_free_bytes, shared_memory_hint, words_of
+from harness.probe.rank_faults import (
+    other_code,
+    shared_memory_free_bytes,
+    shared_memory_hint,
+    without_addresses,
+    words_of,
+)
 
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
@@ -52,7 +58,10 @@ _STRESS_LAUNCHES = {True: 40, False: 500}
 
 
 class RankError(Exception):
-    """A rank died, hung or failed; the text says which and how."""
+    """A rank died, hung or failed; the text says which and how. Libraries name addresses, a run file names none."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(without_addresses(told))
 
 
 class World:
