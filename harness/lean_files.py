@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness import store
 from harness.errors import HarnessError
@@ -20,6 +20,7 @@ from harness.model import (
     Order,
     Outcome,
     PeakSheet,
+    QueueKind,
     Record,
     Ruler,
     Run,
@@ -48,7 +49,7 @@ class _LeanSamples:
     launches_per_sample: int
     window_s: float
     timer: str
-    queue: Literal["stream", "graph", "blocked", "host"]
+    queue: QueueKind
     starved: int = 0
 
 
@@ -67,6 +68,9 @@ class _LeanTelemetry:
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
     nvlink_links: int | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    transport: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

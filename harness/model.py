@@ -131,6 +131,9 @@ class DeviceFacts:
         return max(1, math.ceil(l2_multiples * self.l2_bytes / bytes_per_set))
 
 
+QueueKind = Literal["stream", "graph", "blocked", "loop", "eager", "host"]
+
+
 @dataclass(frozen=True)
 class Samples:
     """Time of one window: seconds a launch, one value a group of launches, at most 200 groups.
@@ -156,7 +159,7 @@ class Samples:
     launches_per_sample: int
     window_s: float
     timer: str
-    queue: Literal["stream", "graph", "blocked", "loop", "eager", "host"]
+    queue: QueueKind
     starved: int = 0
     shots: int = 0
     slowest_s: float | None = None

@@ -252,7 +252,7 @@ def test_a_tree_of_sets_is_read_past_what_is_no_run(tmp_path: Path, capsys: pyte
 def test_the_committed_runs_show_no_change_under_one_driver(capsys: pytest.CaptureFixture[str]):
     assert exit_status(["history", str(ROOT / "results" / "baselines")]) == ExitCode.DONE
     out = capsys.readouterr().out
-    assert "25 runs" in out
+    assert f"{len(list((ROOT / 'results' / 'baselines').rglob('*.json')))} runs" in out
     assert "no change in any series" in out
 
 

@@ -415,8 +415,10 @@ def test_line_rate_that_is_unknown_is_no_peak_with_its_reason():
 
 
 def test_symmetric_memory_ends_with_the_host():
-    case = bench_collectives.symmetric_case("one_shot", 8, "bf16", TWO_HOSTS)
-    assert case.not_applicable == "symmetric memory ends with the host"
+    cases = [
+        bench_collectives.symmetric_case(impl, "one_shot", 8, "bf16", TWO_HOSTS) for impl in ("symm_mem", "triton")
+    ]
+    assert [case.not_applicable for case in cases] == ["symmetric memory ends with the host"] * 2
 
 
 def test_a_card_without_fp8_says_so_and_does_the_rest():

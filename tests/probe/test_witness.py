@@ -23,7 +23,7 @@ class World:
     made: ClassVar[list["World"]] = []
     fails = False
 
-    def __init__(self, ranks, device, variables, meeting):
+    def __init__(self, ranks, device, variables, meeting=None):
         self.asked, self.log, self.is_closed = [], "", False
         self.variables, self.of_rank_1 = variables, ""
         World.made.append(self)

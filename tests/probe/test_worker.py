@@ -399,7 +399,7 @@ def test_setting_that_was_refused_is_not_tried_at_the_next_size(monkeypatch):
     class World:
         """Ranks of a setting."""
 
-        def __init__(self, ranks, device, variables):
+        def __init__(self, ranks, device, variables, meeting):
             made.append(variables)
 
         def close(self):

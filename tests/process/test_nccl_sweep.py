@@ -11,7 +11,7 @@ from harness.probe.device import CpuDevice
 from harness.probe.worker import Task, WorkerSession
 from kernels.checker import TorchChecker
 from tests.process.processes import ROOT
-from tests.rank_benches import bench_swept
+from tests.swept_benches import bench_swept
 
 REFUSED = (
     "NCCL refuses NCCL_ALGO=PAT: no algorithm/protocol available for function AllReduce with datatype ncclFloat32. "
@@ -38,7 +38,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OFPEAK_TEST_STARTS", str(base / "starts"))
         order = Order("full", device="cpu")
-        events = list(runner.execute(order, out=base / "set", benches=ROOT / "tests" / "rank_benches"))
+        events = list(runner.execute(order, out=base / "set", benches=ROOT / "tests" / "swept_benches"))
     return Swept(events[-1]["run"], [line.split() for line in (base / "starts").read_text().splitlines()])
 
 
