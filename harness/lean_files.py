@@ -68,9 +68,9 @@ class _LeanTelemetry:
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
     nvlink_links: int | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    transport: str | None = None
+    algorithm: str = ""
+    protocol: str = ""
+    transport: str = ""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
