@@ -156,10 +156,10 @@ def execute(request: Request) -> int:
     with torchrun.telling_the_end(place):
         if place is not None:
             sys.stderr.write(f"ofpeak: {said_of_ranks(place, request.order.only)}\n")
-        return measure(request)
+        return measure(request, is_torchrun=place is not None)
 
 
-def measure(request: Request) -> int:
+def measure(request: Request, is_torchrun: bool) -> int:
     """The runner's events drawn, the summary printed."""
     from harness import runner
     from harness.cli.output import standard_console, write
@@ -179,7 +179,7 @@ def measure(request: Request) -> int:
                     saved.append((event["path"], event["run"]))
                 progress.handle(event)
     except Interrupted as interrupt:
-        sys.stderr.write(f"ofpeak: {interrupted_message(str(interrupt), interrupt.run_files)}\n")
+        sys.stderr.write(f"ofpeak: {interrupted_message(str(interrupt), interrupt.run_files, is_torchrun)}\n")
         return 128 + interrupt.signum
     runs = [run for _, run in saved]
     write_summaries(summarize(runs, [path for path, _ in saved]))
@@ -204,12 +204,13 @@ def said_of_ranks(place: Place, only: Sequence[str]) -> str:
     return f"{place.ranks} ranks on {hosts}: {which}."
 
 
-def interrupted_message(signal_name: str, run_files: Sequence[Path]) -> str:
+def interrupted_message(signal_name: str, run_files: Sequence[Path], is_torchrun: bool = False) -> str:
     """What a signal left, and how to go on from there."""
     if not run_files:
         return f"stopped by {signal_name} before a case was planned. Nothing was measured."
     files = ", ".join(str(file) for file in run_files)
-    how = " or ".join(f"`make bench RESUME={file.parent}`" for file in run_files)
+    again = "`torchrun ... -m harness run --resume {}`" if is_torchrun else "`make bench RESUME={}`"
+    how = " or ".join(again.format(file.parent) for file in run_files)
     return f"stopped by {signal_name}; finished cases are in {files}. Go on with {how}."
 
 

@@ -100,7 +100,10 @@ def test_run_that_a_scheduler_ends_is_saved(torchrun: Torchrun):
     os.kill(torchrun.agents[0].pid, signal.SIGTERM)
     (left,) = torchrun.ends()
     assert left.code != 0
-    assert "ofpeak: stopped by SIGTERM; finished cases are in" in left.err
+    assert (
+        f"ofpeak: stopped by SIGTERM; finished cases are in {torchrun.folder}/run-001.json. "
+        f"Go on with `torchrun ... -m harness run --resume {torchrun.folder}`." in left.err
+    )
     assert {turn: record.outcome for turn, record in torchrun.records.items()} == {
         "first": "measured",
         "waits": "not_run",
