@@ -11,7 +11,17 @@ import os
 import sys
 from typing import Any
 
-_WITH_KERNELS = ("kernels.all_reduce", "kernels.driver", "kernels.gemm", "kernels.memory", "kernels.peers")
+_WITH_KERNELS = (
+    "kernels.all_reduce",
+    "kernels.driver",
+    "kernels.gemm",
+    "kernels.gemm_parts",
+    "kernels.gemm_pointers",
+    "kernels.gemm_promoted",
+    "kernels.gemm_skinny",
+    "kernels.memory",
+    "kernels.peers",
+)
 
 
 def enable() -> None:

@@ -7,6 +7,8 @@ import torch
 # Drawn and multiplied a piece at a time, so that neither needs a float64 copy of a whole operand.
 FILL_CHUNK = 2**24
 COLUMN_CHUNK = 2**12
+# Block scales are one for so many values of k, and of b's rows.
+SCALE_BLOCK = 128
 
 
 def fill_normal(tensor: torch.Tensor, seed: int) -> torch.Tensor:
@@ -25,10 +27,48 @@ def fill_normal(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return tensor
 
 
-def gemm_rows(a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows `rows` of a[m, k] @ b[n, k]^T in float64, from exactly the values that the operands hold."""
-    a_rows = _take_rows(a, rows).double()
-    return torch.cat([a_rows @ b_columns.double().t() for b_columns in b.split(COLUMN_CHUNK)], dim=1)
+def gemm_rows(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    rows: torch.Tensor,
+    a_scale: torch.Tensor | None = None,
+    b_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rows `rows` of a[m, k] @ b[n, k]^T in float64, from exactly what the operands and their scales hold."""
+    a_rows = dequantise(_take_rows(a, rows), None if a_scale is None else a_scale[rows])
+    columns = []
+    for first in range(0, b.shape[0], COLUMN_CHUNK):
+        last = min(first + COLUMN_CHUNK, b.shape[0])
+        columns.append(a_rows @ dequantise(b[first:last], _scales_between(b_scale, first, last)).t())
+    return torch.cat(columns, dim=1)
+
+
+def dequantise(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """A matrix [rows, k] in float64 times its scales: none, one a row, or [rows or rows/128, k/128] of them."""
+    values = matrix.double()
+    if scale is None:
+        return values
+    if scale.ndim == 1:
+        return values * scale.double()[:, None]
+    rows, k = matrix.shape
+    scale = scale.double().repeat_interleave(SCALE_BLOCK, dim=1)[:, :k]
+    if scale.shape[0] != rows:
+        scale = scale.repeat_interleave(SCALE_BLOCK, dim=0)[:rows]
+    return values * scale
+
+
+def quantise(matrix: torch.Tensor, dtype: torch.dtype, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix as fp8 and the float32 scale of each block, which maps the block's largest value to the type's largest.
+
+    The scales are [rows/block, columns/block]; by them the fp8 values are to be multiplied.
+    """
+    rows, columns = matrix.shape
+    padded = torch.nn.functional.pad(matrix.float().abs(), (0, -columns % block[1], 0, -rows % block[0]))
+    largest = padded.unfold(0, block[0], block[0]).unfold(1, block[1], block[1]).amax(dim=(2, 3))
+    most = torch.finfo(dtype).max
+    scale = (largest / most).clamp_(min=torch.finfo(torch.float32).tiny)
+    spread = scale.repeat_interleave(block[0], dim=0)[:rows].repeat_interleave(block[1], dim=1)[:, :columns]
+    return (matrix.float() / spread).clamp_(-most, most).to(dtype), scale
 
 
 def sqnr_db(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -46,6 +86,13 @@ def sqnr_db(actual: torch.Tensor, expected: torch.Tensor) -> float:
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _scales_between(scale: torch.Tensor | None, first: int, last: int) -> torch.Tensor | None:
+    """The scales of rows first to last of b; first is a multiple of 128."""
+    if scale is None or scale.ndim == 1:
+        return None if scale is None else scale[first:last]
+    return scale[first // SCALE_BLOCK : -(-last // SCALE_BLOCK)]
 
 
 def _take_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -9,17 +9,32 @@ import re
 import subprocess
 import sys
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import all_reduce, collectives_triton, driver, gemm, memory, peers
+from kernels import (
+    all_reduce,
+    collectives_triton,
+    driver,
+    gemm,
+    gemm_configs,
+    gemm_pointers,
+    gemm_promoted,
+    gemm_skinny,
+    memory,
+    peers,
+)
+from kernels.gemm_configs import DeviceLimits
 
-TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "tf32": "fp32", "fp32": "fp32"}
+TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "fp8_mixed": "fp8e5", "tf32": "fp32", "fp32": "fp32"}
 OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
-IN_TYPE_BYTES = {"bf16": 2, "fp8e4nv": 1, "fp32": 4}
+TYPE_BYTES = {"bf16": 2, "fp8e4nv": 1, "fp8e5": 1, "fp32": 4}
+# Shared memory that one program may ask for: A100, L40S, H200, B200, RTX 5090.
+SHARED_BYTES = {80: 166912, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 
 
 def resource_usage(cubin):
@@ -41,8 +56,9 @@ def lost_addresses(ptx):
 def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3):
     """`arguments` maps names to Triton types or tuples of them; pointers and integers are taken as multiples of 16."""
     signature = arguments | dict.fromkeys(constants, "constexpr")
-    places = {(i,): kind for i, kind in enumerate(arguments.values()) if isinstance(kind, str)}
-    tuples = {i: kinds for i, kinds in enumerate(arguments.values()) if isinstance(kinds, tuple)}
+    signature = {name: signature[name] for name in kernel.arg_names}
+    places = {(i,): kind for i, kind in enumerate(signature.values()) if isinstance(kind, str)}
+    tuples = {i: kinds for i, kinds in enumerate(signature.values()) if isinstance(kinds, tuple)}
     places |= {(i, j): kind for i, kinds in tuples.items() for j, kind in enumerate(kinds)}
     divisible = [place for place, kind in places.items() if kind.startswith("*") or kind in ("i32", "i64")]
     source = ASTSource(kernel, signature, constants, {place: [["tt.divisibility", 16]] for place in divisible})
@@ -73,45 +89,126 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
     }
 
 
-def compile_gemm(config, kind, accumulation, capability, out_type, *, b_is_row_major=False):
-    in_type = TRITON_TYPES[kind]
-    constants = {
+def described(dtype, rows, columns, *, is_transposed=False):
+    shape = (columns, rows) if is_transposed else (rows, columns)
+    return f"tensordesc<{dtype}[{shape[0]},{shape[1]}]>"
+
+
+def integers(*names):
+    return dict.fromkeys(names, "i32")
+
+
+def scale_arguments(scaling):
+    """Types of the scales, or None for each where there are none."""
+    names = ("a_scale", "b_scale")
+    return (dict.fromkeys(names, "*fp32"), {}) if scaling != "tensor" else ({}, dict.fromkeys(names))
+
+
+def compile_gemm(config, kind, capability, out_type, *, layout="tn", scaling="tensor"):
+    """A large GEMM by descriptors or pointers; `kind` fp8_mixed has e4m3 in a and e5m2 in b."""
+    a_type, b_type = "fp8e4nv" if kind == "fp8_mixed" else TRITON_TYPES[kind], TRITON_TYPES[kind]
+    scales, constants = scale_arguments(scaling)
+    constants |= {
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
         "GROUP_M": config.group_m,
         "PRECISION": "tf32" if kind == "tf32" else "ieee",
-        "PROMOTE": accumulation == "slow",
         "UPCAST": False,
     }
     if config.descriptors:
-        kernel = gemm.descriptor_kernel
-        constants |= {"PROGRAMS": 132, "B_IS_ROW_MAJOR": b_is_row_major, "SPLIT_EPILOGUE": config.split_epilogue}
-        b_block = (config.block_k, config.block_n) if b_is_row_major else (config.block_n, config.block_k)
-        blocks = {
-            "a": (in_type, config.block_m, config.block_k),
-            "b": (in_type, *b_block),
-            "out": (out_type, config.block_m, config.block_n // (2 if config.split_epilogue else 1)),
+        kernel, stored_n = gemm.descriptor_kernel, config.block_n // (2 if config.split_epilogue else 1)
+        constants |= {
+            "PROGRAMS": 132,
+            "A_IS_K_BY_M": layout[1] == "t",
+            "B_IS_K_BY_N": layout[0] == "n",
+            "ROW_SCALES": scaling == "row",
+            "SPLIT_EPILOGUE": config.split_epilogue,
+            "ALTERNATE_K": config.alternate_k,
+            "FLATTEN": config.flatten,
         }
-        arguments = {name: f"tensordesc<{dtype}[{x},{y}]>" for name, (dtype, x, y) in blocks.items()}
-        arguments |= dict.fromkeys(("m", "n", "k"), "i32")
+        arguments = integers("m", "n", "k") | {
+            "a": described(a_type, config.block_m, config.block_k, is_transposed=layout[1] == "t"),
+            "b": described(b_type, config.block_n, config.block_k, is_transposed=layout[0] == "n"),
+            "out": described(out_type, config.block_m, stored_n),
+        }
     else:
-        kernel = gemm.pointer_kernel
-        arguments = {"a": f"*{in_type}", "b": f"*{in_type}", "out": f"*{out_type}"}
-        arguments |= dict.fromkeys(("m", "n", "k", "a_row_stride", "b_n_stride", "out_row_stride"), "i32")
-        constants |= {"b_k_stride": 1}
-        order = ["a", "b", "out", "m", "n", "k", "a_row_stride", "b_n_stride", "b_k_stride", "out_row_stride"]
-        arguments = {name: arguments.get(name, "constexpr") for name in order}
-    result = compile_kernel(kernel, capability, arguments, constants, num_warps=config.warps, num_stages=config.stages)
-    promised = config.shared_bytes(IN_TYPE_BYTES[in_type], OUT_TYPE_BYTES[out_type])
-    return result | {
-        "kernel": kernel.__name__,
-        "kind": kind,
-        "accumulation": accumulation,
-        "out": out_type,
-        "config": repr(config),
-        "promised_shared_bytes": promised,
+        kernel = gemm_pointers.pointer_kernel
+        constants |= {"SCALING": scaling, "SCALE_BLOCK": 128, "PROMOTE": False}
+        # A stride of one is a constant to Triton.
+        contiguous = {
+            "a_m_stride" if layout[1] == "t" else "a_k_stride": 1,
+            "b_n_stride" if layout[0] == "n" else "b_k_stride": 1,
+        }
+        constants |= contiguous
+        others = [name for name in kernel.arg_names if name.endswith("_stride") and name not in contiguous]
+        arguments = {"a": f"*{a_type}", "b": f"*{b_type}", "out": f"*{out_type}", **integers("m", "n", "k", *others)}
+    result = compile_kernel(
+        kernel, capability, arguments | scales, constants, num_warps=config.warps, num_stages=config.stages
+    )
+    promised = config.shared_bytes(TYPE_BYTES[a_type], OUT_TYPE_BYTES[out_type], (capability // 10, capability % 10))
+    how = {"kind": kind, "out": out_type, "layout": layout, "scaling": scaling, "config": repr(config)}
+    return result | how | {"kernel": kernel.__name__, "promised_shared_bytes": promised}
+
+
+def compile_promoted(config, capability, out_type, scaling):
+    scales, constants = scale_arguments(scaling)
+    constants |= {
+        "BLOCK_M": config.block_m,
+        "HALF_N": config.half_n,
+        "BLOCK_K": 128,
+        "GROUP_M": config.group_m,
+        "PROGRAMS": 132,
+        "SCALING": scaling,
     }
+    strides = [name for name in gemm_promoted.promoted_kernel.arg_names if name.endswith("_stride")]
+    arguments = integers("m", "n", "k", *strides) | {
+        "a": described("fp8e4nv", config.block_m, 128),
+        "b": described("fp8e4nv", config.half_n, 128),
+        "out": described(out_type, config.block_m, config.half_n),
+    }
+    result = compile_kernel(
+        gemm_promoted.promoted_kernel,
+        *(capability, arguments | scales, constants),
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    how = {"kind": "fp8", "out": out_type, "scaling": scaling, "config": repr(config)}
+    promised = config.shared_bytes(OUT_TYPE_BYTES[out_type], (capability // 10, capability % 10))
+    return result | how | {"kernel": "promoted_kernel", "promised_shared_bytes": promised}
+
+
+def compile_skinny(config, most_rows, kind, capability, out_type, splits):
+    dtype = TRITON_TYPES[kind]
+    constants = {
+        "BLOCK_M": most_rows,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "SPLITS": splits,
+        "DESCRIPTORS": config.descriptors,
+        "PRECISION": "tf32" if kind == "tf32" else "ieee",
+        "PROMOTE": False,
+        "UPCAST": False,
+    }
+    strides = ("a_row_stride", "b_row_stride", "out_row_stride")
+    arguments = integers("m", "n", "k", "blocks_per_split", *strides)
+    arguments |= {"out": f"*{out_type}", "sums": "*fp32", "arrivals": "*i32"}
+    if config.descriptors:
+        arguments |= {
+            "a": described(dtype, most_rows, config.block_k),
+            "b": described(dtype, config.block_n, config.block_k),
+        }
+    else:
+        arguments |= {"a": f"*{dtype}", "b": f"*{dtype}"}
+    result = compile_kernel(
+        gemm_skinny.skinny_kernel,
+        *(capability, arguments, constants),
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    promised = config.shared_bytes(most_rows, TYPE_BYTES[dtype])
+    how = {"kind": kind, "out": out_type, "splits": splits, "config": repr(config)}
+    return result | how | {"kernel": "skinny_kernel", "promised_shared_bytes": promised}
 
 
 def compile_memory(capability, even):
@@ -183,10 +280,54 @@ def compile_all_reduce(capability, ranks, dtype):
             result = {"result": f"*{dtype}"} if plan.kernel == "pull" else {}
             share = {} if plan.kernel == "pull" else {"share": "i32"}
             arguments = {**peers, **result, **signals, "size": "i32", **share}
-            block = plan.block_bytes // IN_TYPE_BYTES[dtype]
+            block = plan.block_bytes // TYPE_BYTES[dtype]
             constants |= {"EVEN": True, "BLOCK": block, "THREADS": 32 * plan.warps}
         result = compile_kernel(kernel, capability, arguments, constants, num_warps=plan.warps)
         yield result | {"kernel": kernel.__name__, "ranks": ranks, "plan": repr(plan)}
+
+
+def architecture_of(capability):
+    return DeviceLimits((capability // 10, capability % 10), 0, 0).architecture
+
+
+def compile_gemms(capability, out_types):
+    """Each row of the tables that this architecture can take: a larger one than its shared memory is left out."""
+    for (architecture, kind, accumulation), configs in gemm_configs.CONFIGS.items():
+        if architecture not in (architecture_of(capability), "pointers") or (kind == "fp8" and capability < 89):
+            continue
+        for config in configs if accumulation == "fast" else ():
+            for out_type in out_types:
+                in_bytes = TYPE_BYTES[TRITON_TYPES[kind]]
+                needed = config.shared_bytes(in_bytes, OUT_TYPE_BYTES[out_type], (capability // 10, 0))
+                if needed <= SHARED_BYTES[capability]:
+                    yield from compile_variants(config, kind, capability, out_type)
+
+
+def compile_variants(config, kind, capability, out_type):
+    """A row as it is, and in the other layouts, mixed types or scalings of its kind."""
+    yield compile_gemm(config, kind, capability, out_type)
+    if out_type == "bf16" and kind == "half":
+        yield from (compile_gemm(config, kind, capability, out_type, layout=layout) for layout in ("nn", "nt"))
+    if out_type == "bf16" and kind == "fp8":
+        yield compile_gemm(config, "fp8_mixed", capability, out_type)
+        scalings = ("row",) if config.descriptors else ("row", "block")
+        yield from (compile_gemm(config, kind, capability, out_type, scaling=scaling) for scaling in scalings)
+
+
+def compile_promoted_and_skinny(capability, out_types):
+    for config in gemm_promoted.CONFIGS if architecture_of(capability) != "pointers" else ():
+        for out_type in out_types:
+            if config.shared_bytes(OUT_TYPE_BYTES[out_type], (capability // 10, 0)) <= SHARED_BYTES[capability]:
+                for scaling in ("tensor", "row", "block"):
+                    yield compile_promoted(config, capability, out_type, scaling)
+    kinds = {1: ("fp8",), 2: ("half",), 4: ("tf32",)}
+    for (access, in_bytes), rows in gemm_skinny.CONFIGS.items():
+        if (access == "pointers") != (architecture_of(capability) == "pointers") or (in_bytes == 1 and capability < 89):
+            continue
+        for most_rows, config in rows:
+            if config.shared_bytes(most_rows, in_bytes) <= SHARED_BYTES[capability]:
+                for splits in (1, 4):
+                    yield compile_skinny(config, most_rows, kinds[in_bytes][0], capability, "bf16", splits)
 
 
 def compile_all(capability, out_types):
@@ -196,23 +337,19 @@ def compile_all(capability, out_types):
         yield from compile_all_reduce(capability, ranks, dtype)
     for even in (True, False):
         yield from compile_memory(capability, even)
-    configs = [(*key, config) for key, configs in gemm.CONFIGS.items() for config in configs]
-    configs += [(*key, "fast", config) for key, configs in gemm.SKINNY_CONFIGS.items() for config in configs]
-    for architecture, kind, accumulation, config in configs:
-        if (architecture == "hopper" and capability < 90) or (kind == "fp8" and capability < 89):
-            continue
-        for out_type in out_types:
-            yield compile_gemm(config, kind, accumulation, capability, out_type)
-        if kind == "half" and config.descriptors:
-            yield compile_gemm(config, kind, accumulation, capability, "bf16", b_is_row_major=True)
+    yield from compile_gemms(capability, out_types)
+    yield from compile_promoted_and_skinny(capability, out_types)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("capabilities", nargs="+", type=int)
+    parser.add_argument("capabilities", nargs="+", type=int, choices=SHARED_BYTES)
     parser.add_argument("--out", nargs="+", choices=OUT_TYPE_BYTES, default=["bf16"])
+    parser.add_argument("--only-gemm", action="store_true")
     options = parser.parse_args()
     for requested in options.capabilities:
-        for line in compile_all(requested, options.out):
+        gemms = [compile_gemms(requested, options.out), compile_promoted_and_skinny(requested, options.out)]
+        lines = chain(*gemms) if options.only_gemm else compile_all(requested, options.out)
+        for line in lines:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()

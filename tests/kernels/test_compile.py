@@ -1,4 +1,4 @@
-"""Every Hopper configuration compiles to what its comments promise; needs the compiler, not a GPU."""
+"""Every configuration compiles for its target to what its comments promise; needs the compiler, not a GPU."""
 
 import json
 import os
@@ -12,14 +12,30 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 
-@pytest.fixture(scope="module")
-def compiled():
+def compile_for(capability, *options):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, str(SCRIPT), "90"]
+    command = [sys.executable, str(SCRIPT), str(capability), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return compile_for(90)
+
+
+@pytest.fixture(scope="module")
+def compiled_gemms():
+    """By target: A100, Ada, B200, GeForce Blackwell. None of these was run on the device."""
+    return {capability: compile_for(capability, "--only-gemm") for capability in (80, 89, 100, 120)}
+
+
+def of(lines, *kernels):
+    chosen = [line for line in lines if line["kernel"] in kernels]
+    assert chosen
+    return chosen
 
 
 def test_no_kernel_spills_registers(compiled):
@@ -32,19 +48,38 @@ def test_no_load_clears_its_own_address(compiled):
 
 
 def test_hopper_gemms_use_wgmma_and_the_tensor_memory_accelerator(compiled):
-    lines = [line for line in compiled if line["kernel"] == "descriptor_kernel"]
-    assert lines
-    for line in lines:
+    for line in of(compiled, "descriptor_kernel", "promoted_kernel", "skinny_kernel"):
         assert line["counts"]["wgmma.mma_async"] and line["counts"]["cp.async.bulk.tensor"], line
         assert not line["counts"]["mma.sync"], line
 
 
-def test_descriptor_kernels_use_exactly_the_shared_memory_that_their_configuration_promises(compiled):
-    for line in compiled:
-        if line["kernel"] == "descriptor_kernel":
-            assert line["shared_bytes"] == line["promised_shared_bytes"], line
-        elif line["kernel"] == "pointer_kernel":
-            assert line["shared_bytes"] <= line["promised_shared_bytes"], line
+def test_ampere_and_ada_gemms_are_pipelined_and_use_tensor_cores(compiled_gemms):
+    for capability in (80, 89):
+        for line in of(compiled_gemms[capability], "pointer_kernel", "skinny_kernel"):
+            assert line["counts"]["cp.async.c"], line
+            assert line["counts"]["mma.sync"] or line["kind"] == "fp32", line
+
+
+def test_blackwell_gemms_sum_in_tensor_memory(compiled_gemms):
+    for line in of(compiled_gemms[100], "descriptor_kernel", "promoted_kernel", "skinny_kernel"):
+        assert line["counts"]["tcgen05.mma"] and line["counts"]["cp.async.bulk.tensor"], line
+
+
+def test_geforce_blackwell_loads_by_descriptor_and_multiplies_as_ampere_does(compiled_gemms):
+    for line in of(compiled_gemms[120], "descriptor_kernel"):
+        assert line["counts"]["mma.sync"] and line["counts"]["cp.async.bulk.tensor"], line
+
+
+def test_fp8_is_compiled_from_ada_on(compiled_gemms):
+    kinds = {capability: {line["kind"] for line in lines} for capability, lines in compiled_gemms.items()}
+    assert {capability for capability, seen in kinds.items() if {"fp8", "fp8_mixed"} <= seen} == {89, 100, 120}
+
+
+def test_gemms_need_no_more_shared_memory_than_their_configuration_promises(compiled, compiled_gemms):
+    lines = [line for some in (compiled, *compiled_gemms.values()) for line in some if "promised_shared_bytes" in line]
+    assert [line for line in lines if line["shared_bytes"] > line["promised_shared_bytes"]] == []
+    hopper = of(compiled, "descriptor_kernel", "promoted_kernel", "skinny_kernel")
+    assert [line for line in hopper if line["promised_shared_bytes"] > line["shared_bytes"] + 128] == []
 
 
 def test_memory_kernels_move_vectors(compiled):

@@ -10,16 +10,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import gemm, gemm_torch
-from kernels.gemm import Config
+from kernels import gemm, gemm_configs, gemm_torch
+from kernels.gemm_configs import Config, DeviceLimits
+from kernels.gemm_operands import check
+from kernels.gemm_promoted import PromotedConfig
 from kernels.reference import fill_normal, gemm_rows, sqnr_db
 
 DESCRIPTORS = Config(32, 32, 32, stages=3, warps=4, group_m=2)
 SPLIT = replace(DESCRIPTORS, split_epilogue=True)
 POINTERS = replace(DESCRIPTORS, descriptors=False)
-CONFIGS = [DESCRIPTORS, SPLIT, POINTERS]
+BACKWARDS = replace(DESCRIPTORS, alternate_k=True, flatten=False)
+CONFIGS = [DESCRIPTORS, SPLIT, POINTERS, BACKWARDS]
+PROMOTED = PromotedConfig(32, 32, stages=3, warps=4, group_m=2)
 
 FP8 = torch.float8_e4m3fn
+E5M2 = torch.float8_e5m2
 # Against the float64 product of the operands as they are: what rounding the output alone leaves (55, 73 dB), less 5.
 SQNR_FLOOR_DB = {torch.bfloat16: 50, torch.float16: 60, torch.float32: 80}
 
@@ -50,10 +55,19 @@ def test_random_products_match_float64_for_every_type(config, dtype, out_dtype):
     assert error_db(multiply(a, b, out_dtype, config=config), a, b) >= SQNR_FLOOR_DB[out_dtype]
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-def test_slow_accumulation_gives_the_same_product(config):
-    a, b = operands(40, 48, 96, FP8)
+@pytest.mark.parametrize("config", [POINTERS, PROMOTED, None])
+@pytest.mark.parametrize("dtype", [FP8, E5M2])
+def test_slow_accumulation_gives_the_same_product(dtype, config):
+    a, b = operands(140, 48, 272, dtype)
     assert error_db(multiply(a, b, config=config, accumulation="slow"), a, b) >= 80
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), [(FP8, E5M2), (E5M2, FP8)])
+def test_the_two_types_of_fp8_multiply_each_other(a_dtype, b_dtype, config):
+    """As gradients multiply: e4m3 keeps three bits of the fraction, e5m2 gives one of them for range."""
+    a, b = fill_normal(torch.empty(40, 64, dtype=a_dtype), 1), fill_normal(torch.empty(48, 64, dtype=b_dtype), 2)
+    assert error_db(multiply(a, b, config=config), a, b) >= 80
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -92,18 +106,33 @@ def test_shapes_that_no_descriptor_takes_go_through_pointers(dtype, m, n, k):
     assert error_db(multiply(a, b), a, b) >= 80
 
 
-@pytest.mark.parametrize("m", [1, 16, 64, 65])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
-def test_the_configuration_of_the_table_computes_skinny_products(dtype, m):
-    a, b = operands(m, 80, 160, dtype)
-    assert error_db(multiply(a, b, torch.bfloat16), a, b) >= 50
+def transposed(matrix):
+    """The same values, with the other dimension contiguous."""
+    return matrix.t().contiguous().t()
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_b_may_be_row_major_for_16_bit_types(config):
-    a, b = operands(40, 48, 72, torch.bfloat16)
-    row_major = b.t().contiguous().t()
-    assert torch.equal(multiply(a, row_major, config=config), multiply(a, b, config=config))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_types_multiply_in_the_layouts_of_a_training_step(dtype, config):
+    a, b = operands(40, 48, 72, dtype)
+    for left, right in ((a, transposed(b)), (transposed(a), transposed(b)), (transposed(a), b)):
+        assert error_db(multiply(left, right, config=config), a, b) >= 80
+
+
+@pytest.mark.parametrize("m", [5, 130])
+def test_ragged_operands_that_no_descriptor_takes_multiply_in_every_layout(m):
+    a, b = operands(m, 47, 33, torch.float16)
+    for left in (a, transposed(a)):
+        for right in (b, transposed(b)):
+            assert error_db(multiply(left, right), a, b) >= 80
+
+
+def test_layouts_are_named_as_cublas_names_them():
+    a, b = operands(16, 16, 16, torch.float16)
+    named = {
+        check(left, right, poisoned(16, 16)).layout: None for left in (a, transposed(a)) for right in (b, transposed(b))
+    }
+    assert list(named) == ["tn", "nn", "tt", "nt"]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -157,6 +186,7 @@ HALF = torch.ones(64, 64, dtype=torch.bfloat16)
         (HALF, HALF[:32], HALF, {}, "shapes do not match"),
         (HALF, HALF.half(), HALF, {}, r"a is torch.bfloat16 .*b torch.float16"),
         (HALF.int(), HALF.int(), HALF, {}, r"a is torch.int32"),
+        (HALF.to(FP8), HALF, HALF, {}, r"a is torch.float8_e4m3fn .*b torch.bfloat16"),
         (HALF, HALF, HALF.to(FP8), {}, r"out is torch.float8_e4m3fn"),
         (HALF[:0], HALF, HALF[:0], {}, r"a is .*\(0, 64\)"),
         (HALF[0], HALF, HALF, {}, r"a is .*\(64,\)"),
@@ -170,44 +200,97 @@ def test_what_is_not_the_promised_product_is_refused(plan, a, b, out, options, m
         plan(a, b, out, **options)
 
 
-def test_operands_in_an_order_that_tensor_cores_cannot_read_are_refused():
-    with pytest.raises(ValueError, match="rows must be contiguous"):
-        gemm.plan(HALF.t(), HALF, HALF.clone())
-    for dtype in (FP8, torch.float32):
-        b = HALF.to(dtype)
-        with pytest.raises(ValueError, match="the contiguous dimension must be k"):
-            gemm.plan(b, b.t(), HALF.clone())
+@pytest.mark.parametrize("plan", [gemm.plan, gemm_torch.plan])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_fp8_whose_k_is_not_contiguous_is_refused(plan, side):
+    matrix = HALF.to(FP8)
+    a, b = (transposed(matrix), matrix) if side == "a" else (matrix, transposed(matrix))
+    with pytest.raises(ValueError, match=r"float8_e4m3fn \(64, 64\) with strides \(1, 64\).*(must be k|k must be)"):
+        plan(a, b, HALF.clone())
+
+
+def test_rows_and_columns_with_gaps_both_ways_are_refused():
+    wide = torch.ones(128, 128, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"a is .* with strides \(256, 2\).*contiguous dimension must be k or m"):
+        gemm.plan(wide[::2, ::2], HALF, HALF.clone())
+    with pytest.raises(ValueError, match=r"out is .* with strides \(1, 64\).*its rows must be contiguous"):
+        gemm.plan(HALF, HALF, HALF.t())
+
+
+@pytest.mark.parametrize("plan", [gemm.plan, gemm_torch.plan])
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 64, 64), (64, 0, 64), (64, 64, 0)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+def test_empty_operands_are_refused_with_their_shape(plan, dtype, m, n, k):
+    a, b, out = torch.ones(m, k).to(dtype), torch.ones(n, k).to(dtype), poisoned(m, n, torch.bfloat16)
+    with pytest.raises(ValueError, match=r"is torch.* \((0, 64|64, 0)\).*a matrix with elements"):
+        plan(a, b, out)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP8, E5M2, torch.float32])
+def test_one_element_is_multiplied(dtype):
+    a, b = torch.tensor([[3.0]]).to(dtype), torch.tensor([[-2.0]]).to(dtype)
+    assert multiply(a, b).item() == -6.0
 
 
 def test_a_configuration_that_does_not_fit_says_what_it_needs():
     huge = Config(128, 256, 64, stages=4, warps=8)
-    with pytest.raises(ValueError, match=r"stages=4.* needs 262176 bytes .*the device has 232448"):
+    with pytest.raises(ValueError, match=r"stages=4.* needs 262240 bytes .*the device has 232448"):
         gemm.plan(HALF, HALF, HALF.clone(), config=huge)
 
 
-def test_a_smaller_card_takes_a_later_configuration_of_the_table():
-    a, b = operands(128, 128, 128, torch.bfloat16)
-    consumer = gemm.DeviceLimits(capability=(12, 0), sm_count=170, shared_bytes=101376)
-    chosen = gemm.choose_config(a, b, poisoned(128, 128), kind="half", accumulation="fast", device=consumer)
-    assert (chosen.block_m, chosen.block_n, chosen.stages) == (128, 128, 2)
+def test_a_configuration_of_the_tensor_core_s_own_sums_does_not_promote():
+    with pytest.raises(ValueError, match="'slow' needs pointers or a PromotedConfig"):
+        gemm.plan(HALF.to(FP8), HALF.to(FP8), HALF.clone(), accumulation="slow", config=DESCRIPTORS)
+    with pytest.raises(ValueError, match=r"promoted sums are slow fp8's.* accumulation is 'fast'"):
+        gemm.plan(HALF.to(FP8), HALF.to(FP8), HALF.clone(), config=PROMOTED)
+
+
+def chosen(capability, m, n, k, *, sm_count=132, shared_bytes=232448, dtype=torch.bfloat16, out_dtype=torch.bfloat16):
+    """Shapes alone decide, so no memory is needed."""
+    a, b = torch.empty(m, k, dtype=dtype, device="meta"), torch.empty(n, k, dtype=dtype, device="meta")
+    given = check(a, b, torch.empty(m, n, dtype=out_dtype, device="meta"))
+    return gemm_configs.choose(given, DeviceLimits(capability, sm_count, shared_bytes))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+def test_shapes_that_fill_their_waves_take_the_largest_tile(dtype):
+    for m, n, k in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)):
+        config, skipped = chosen((9, 0), m, n, k, dtype=dtype)
+        assert (config.block_m, config.block_n, skipped) == (128, 256, 0)
+
+
+def test_a_ragged_last_wave_takes_smaller_tiles():
+    """3072³: 288 tiles of 128 x 256 keep 132 SMs for three waves and fill 2.2; 576 of half the size take 5 of 4.4."""
+    assert chosen((9, 0), 3072, 3072, 3072)[0].block_n == 128
+
+
+def test_what_does_not_fit_a_smaller_card_is_skipped_and_counted():
+    config, skipped = chosen((8, 6), 4096, 4096, 4096, sm_count=84, shared_bytes=101376)
+    assert (config.block_n, config.descriptors, skipped) == (128, False, 1)
 
 
 def test_float32_tiles_leave_blackwell_whole():
     """Triton 3.7 stages the unsplit tile there: 278,576 bytes for 128x256 where Hopper takes 213,016."""
-    a, b = operands(128, 256, 64, torch.bfloat16)
-    hopper, blackwell = (gemm.DeviceLimits((major, 0), sm_count=148, shared_bytes=232448) for major in (9, 10))
-    chosen = [
-        gemm.choose_config(a, b, poisoned(128, 256), kind="half", accumulation="fast", device=device)
-        for device in (hopper, blackwell)
-    ]
-    assert [config.block_n for config in chosen] == [256, 128]
+    hopper, blackwell = (chosen((major, 0), 8192, 8192, 8192, out_dtype=torch.float32) for major in (9, 10))
+    assert (hopper[0].block_n, hopper[1]) == (256, 0)
+    assert (blackwell[0].block_n, blackwell[1]) == (128, 1)
 
 
 def test_a_card_too_small_for_every_configuration_is_refused():
-    a, b = operands(128, 128, 128, torch.bfloat16)
-    tiny = gemm.DeviceLimits(capability=(9, 0), sm_count=1, shared_bytes=1000)
-    with pytest.raises(ValueError, match=r"no half configuration fits: the smallest needs 98320 .*has 1000"):
-        gemm.choose_config(a, b, poisoned(128, 128), kind="half", accumulation="fast", device=tiny)
+    with pytest.raises(ValueError, match=r"no half configuration of 3 fits: the smallest needs .*has 1000"):
+        chosen((9, 0), 128, 128, 128, sm_count=1, shared_bytes=1000)
+
+
+def test_every_architecture_has_a_configuration_for_every_kind():
+    """A100, RTX 4090, H200, B200, RTX 5090: shared memory a block may ask for."""
+    cards = {(8, 0): 166912, (8, 9): 101376, (9, 0): 232448, (10, 0): 232448, (12, 0): 101376}
+    for capability, shared_bytes in cards.items():
+        for dtype in (torch.bfloat16, torch.float32, FP8)[: 2 if capability < (8, 9) else 3]:
+            for out_dtype in (torch.bfloat16, torch.float32):
+                config, _ = chosen(
+                    capability, 4096, 4096, 4096, shared_bytes=shared_bytes, dtype=dtype, out_dtype=out_dtype
+                )
+                assert config.descriptors == (capability >= (9, 0) and dtype != torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -225,6 +308,16 @@ def test_torch_computes_fp8_into_the_given_output(out_dtype, accumulation):
     out = poisoned(48, 80, out_dtype)
     gemm_torch.plan(a, b, out, accumulation=accumulation)()
     assert error_db(out, a, b) >= SQNR_FLOOR_DB[out_dtype]
+
+
+def test_torch_keeps_float32_sums_of_16_bit_types_on_a_gpu_only():
+    with pytest.raises(ValueError, match=r"out is torch.float32 .*torch gives torch.bfloat16 operands another"):
+        gemm_torch.plan(HALF, HALF, HALF.float())
+
+
+def test_torch_does_not_multiply_e5m2_by_itself():
+    with pytest.raises(ValueError, match="does not multiply float8_e5m2 by float8_e5m2"):
+        gemm_torch.plan(HALF.to(E5M2), HALF.to(E5M2), HALF)
 
 
 def test_torch_leaves_the_global_float32_precision_as_it_was():
