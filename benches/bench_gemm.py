@@ -1,4 +1,4 @@
-"""GEMM: out[m, n] = a[m, k] @ b[n, k]^T, both operands K-major as in a linear layer, random normal data."""
+"""GEMM: out[m, n] = a[m, k] @ b[n, k]^T, random normal data, as forward and backward of a linear layer multiply."""
 
 from collections.abc import Iterator
 
@@ -6,27 +6,31 @@ import torch
 
 from harness.model import Case, DeviceFacts, Work
 from kernels import gemm, gemm_torch
-from kernels.reference import gemm_rows
+from kernels.reference import SCALE_BLOCK, gemm_rows
 
 IMPLEMENTATIONS = {"triton": gemm, "torch": gemm_torch}
 DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
     "fp32": torch.float32,
     "tf32": torch.float32,
 }
-OUT = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8_e4m3": torch.bfloat16,
-    "fp32": torch.float32,
-    "tf32": torch.float32,
+OUTPUT = {"bf16": "bf16", "fp16": "fp16", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp32": "fp32", "tf32": "fp32"}
+PEAKS = {"bf16": "bf16", "fp16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp32": "fp32", "tf32": "tf32"}
+LEAST_CAPABILITY = {
+    "bf16": (8, 0),
+    "fp16": (7, 0),
+    "fp8_e4m3": (8, 9),
+    "fp8_e5m2": (8, 9),
+    "fp32": (3, 5),
+    "tf32": (8, 0),
 }
-PEAKS = {"bf16": "bf16", "fp16": "fp16", "fp8_e4m3": "fp8", "fp32": "fp32", "tf32": "tf32"}
-LEAST_CAPABILITY = {"bf16": (8, 0), "fp16": (7, 0), "fp8_e4m3": (8, 9), "fp32": (3, 5), "tf32": (8, 0)}
-# SQNR against float64: bf16 output alone leaves 55.7 dB, fp16 73.7; Hopper's fast fp8 accumulation keeps 14 bits.
-LEAST_SQNR_DB = {"bf16": 50.0, "fp16": 60.0, "fp8_e4m3": 50.0, "fp32": 100.0, "tf32": 50.0}
+# SQNR against float64: bf16 output alone leaves 55.7 dB, fp16 73.7; fp8 is summed in short accumulators, 128 products
+# at a time, and Hopper's fast accumulation keeps 14 bits of the whole sum.
+LEAST_SQNR_DB = {"bf16": 50.0, "fp16": 60.0, "fp8_e4m3": 50.0, "fp8_e5m2": 50.0, "fp32": 100.0, "tf32": 50.0}
+FLOAT32_OUTPUT_SQNR_DB = {"bf16": 80.0, "fp16": 80.0}
 FAST_FP8_SQNR_DB = 35.0
 
 SQUARE = (8192, 8192, 8192)
@@ -37,13 +41,34 @@ SKINNY = (16, 8192, 8192)
 SMOKE = (256, 256, 256)
 INTERPRETED = (64, 64, 64)
 MAIN = (("bf16", ""), ("fp16", ""), ("fp8_e4m3", "fast"), ("fp8_e4m3", "slow"))
+ROW_WISE = {"dtype": "fp8_e4m3", "accumulation": "fast", "scaling": "row"}
+# What a training step multiplies beside the forward product, and what inference of DeepSeek-V3 does.
+VARIANTS = (
+    ROW_WISE,
+    {"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"},
+    {"dtype": "fp8_e4m3", "accumulation": "fast", "b_dtype": "fp8_e5m2"},
+    {"dtype": "fp8_e5m2", "accumulation": "fast", "b_dtype": "fp8_e4m3"},
+    {"dtype": "fp8_e4m3", "accumulation": "fast", "output": "fp32"},
+    {"dtype": "fp8_e4m3", "accumulation": "fast", "layout": "nn"},
+    {"dtype": "bf16", "output": "fp32"},
+    {"dtype": "bf16", "layout": "nn"},
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "fp16", "layout": "nn"},
+    {"dtype": "fp16", "layout": "nt"},
+)
+# Llama 3.1 70B generating for so many sequences: the projection out of attention, up in the MLP, and down from it.
+DECODED_ROWS = (1, 16, 64, 128)
+LLAMA_70B = ((8192, 8192), (28672, 8192), (8192, 28672))
 SAMPLED_ROWS = 64
-MOST_SKINNY_ROWS = 64
+MOST_SKINNY_ROWS = 128
 MEMORY_BOUND_L2_MULTIPLES = 64
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
-    """Quick: bf16 and fast fp8 at 8192³; standard: four types at three shapes; full: tf32, fp32, small and skinny."""
+    """Quick: bf16 and fast fp8 at 8192³; standard: four types at three shapes, and row-wise scales.
+
+    Full: block scales, mixed fp8, layouts, float32 outputs, tf32, fp32, a small shape, and what a transformer decodes.
+    """
     if device.kind != "cuda":
         shapes, types = [SMOKE], MAIN[:3]
     elif profile in ("smoke", "quick"):
@@ -53,21 +78,50 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     yield from (
         gemm_case(d, acc, impl, shape, device) for shape in shapes for d, acc in types for impl in IMPLEMENTATIONS
     )
-    if profile == "full" and device.kind == "cuda":
+    if device.kind == "cuda" and profile in ("standard", "full"):
+        yield from (gemm_case(impl=impl, shape=SQUARE, device=device, **ROW_WISE) for impl in IMPLEMENTATIONS)
+    if device.kind == "cuda" and profile == "full":
         extra = [(*pair, shape) for shape in ((4096, 4096, 4096), SKINNY) for pair in MAIN]
         extra += [("tf32", "", SQUARE), ("fp32", "", (4096, 4096, 4096))]
         yield from (gemm_case(d, acc, impl, shape, device) for d, acc, shape in extra for impl in IMPLEMENTATIONS)
+        for variant in VARIANTS[1:]:
+            yield from (gemm_case(impl=impl, shape=SQUARE, device=device, **variant) for impl in IMPLEMENTATIONS)
+        yield from decoding_cases(device)
 
 
-def gemm_case(dtype: str, accumulation: str, impl: str, shape: tuple[int, int, int], device: DeviceFacts) -> Case:
-    """2·m·n·k FLOP, and the bytes that each operand and the result move once: the roofline says which binds."""
+def decoding_cases(device: DeviceFacts) -> Iterator[Case]:
+    """Products of few rows, which reading the weights bounds; SKINNY is one of them."""
+    for m in DECODED_ROWS:
+        for n, k in LLAMA_70B:
+            if (m, n, k) != SKINNY:
+                for dtype, accumulation in (MAIN[0], MAIN[2]):
+                    yield from (gemm_case(dtype, accumulation, impl, (m, n, k), device) for impl in IMPLEMENTATIONS)
+
+
+def gemm_case(
+    dtype: str,
+    accumulation: str = "",
+    impl: str = "triton",
+    shape: tuple[int, int, int] = SQUARE,
+    device: DeviceFacts | None = None,
+    *,
+    b_dtype: str = "",
+    layout: str = "tn",
+    output: str = "",
+    scaling: str = "tensor",
+) -> Case:
+    """2·m·n·k FLOP, and the bytes that each operand and the result move once: the roofline says which binds.
+
+    `layout` is cuBLAS's name: tn has k contiguous in both operands, in nn n is in b, in nt also m in a.
+    """
     if impl == "triton" and device.triton == "interpreted":
         shape = INTERPRETED
     m, n, k = shape
-    per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * OUT[dtype].itemsize
+    params = {"dtype": dtype, "impl": impl, "m": m, "n": n, "k": k, "data": "normal"}
+    params |= {"layout": layout, "scaling": scaling, "output": output or OUTPUT[dtype], "b_dtype": b_dtype or dtype}
+    per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * DTYPES[params["output"]].itemsize
     # Where memory binds, L2 must serve next to nothing of the weights.
     sets = max(2, device.sets(per_set, MEMORY_BOUND_L2_MULTIPLES if m <= MOST_SKINNY_ROWS else 20))
-    params = {"dtype": dtype, "impl": impl, "m": m, "n": n, "k": k, "layout": "tn", "data": "normal"}
     return Case(
         "gemm",
         params | ({"accumulation": accumulation} if accumulation else {}),
@@ -75,51 +129,84 @@ def gemm_case(dtype: str, accumulation: str, impl: str, shape: tuple[int, int, i
             Work(2 * m * n * k, "FLOP", PEAKS[dtype], "2·m·n·k"),
             Work(per_set, "B", "memory", "operands and result once"),
         ),
-        defaults={"layout": "tn", "data": "normal"},
-        memory_bytes=sets * per_set + 2**30,
+        defaults={"layout": "tn", "data": "normal", "scaling": "tensor", "output": OUTPUT[dtype], "b_dtype": dtype},
+        memory_bytes=sets * per_set + 2**30 * (1 if scaling == "tensor" else 4),
         footprint_bytes=sets * per_set,
         deterministic=True,
         checked_only="Triton runs in its interpreter: right or wrong, but not timed"
         if impl == "triton" and device.triton == "interpreted"
         else "",
-        not_applicable=missing(dtype, impl, device),
+        not_applicable=missing(params, device),
     )
 
 
-def missing(dtype: str, impl: str, device: DeviceFacts) -> str:
-    """Why this device cannot multiply that type so, or nothing."""
+def missing(params: dict[str, str | int], device: DeviceFacts) -> str:
+    """Why this device cannot multiply so, or nothing."""
+    impl, dtype = params["impl"], params["dtype"]
     if impl == "triton" and device.triton == "absent":
         return "Triton is not installed"
     least = LEAST_CAPABILITY[dtype]
     if device.kind == "cuda" and not device.at_least(*least):
         return f"{dtype} needs compute capability {least[0]}.{least[1]}, {device.name} lacks it"
+    if DTYPES[dtype].itemsize == 1 and params["layout"] != "tn":
+        # PTX ISA, wgmma: only 16-bit operands may be transposed; torch._scaled_mm and kernels.gemm ask for the same.
+        return "for fp8, tensor cores read operands whose k is contiguous (layout tn) only"
+    if impl == "torch" and params["scaling"] == "block" and device.kind == "cuda" and not is_hopper(device):
+        return "torch multiplies block-scaled fp8 on compute capability 9 only"
     return ""
+
+
+def is_hopper(device: DeviceFacts) -> bool:
+    return device.at_least(9) and not device.at_least(10)
+
+
+def operands_of(case: Case, device: DeviceFacts, seed: int) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """Empty a, b and out of one buffer set, and scales between 0.5 and 1.5 where the case has them."""
+    p, place = case.params, device.torch_device
+    m, n, k = p["m"], p["n"], p["k"]
+    a = torch.empty(k, m, device=place, dtype=DTYPES[p["dtype"]]).t() if p["layout"] == "nt" else None
+    b = torch.empty(k, n, device=place, dtype=DTYPES[p["b_dtype"]]).t() if p["layout"] in ("nn", "nt") else None
+    a = torch.empty(m, k, device=place, dtype=DTYPES[p["dtype"]]) if a is None else a
+    b = torch.empty(n, k, device=place, dtype=DTYPES[p["b_dtype"]]) if b is None else b
+    out = torch.empty(m, n, device=place, dtype=DTYPES[p["output"]])
+    blocks_n, blocks_k = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
+    shapes = {"tensor": (), "row": ((m,), (n,)), "block": ((blocks_k, m), (blocks_n, blocks_k))}[p["scaling"]]
+    generator = torch.Generator(device=place).manual_seed(seed)
+    scales = [torch.rand(shape, generator=generator, device=place) + 0.5 for shape in shapes]
+    if p["scaling"] == "block":
+        scales[0] = scales[0].t()  # as cuBLAS reads them: m contiguous
+    return (a, b, out), dict(zip(("a_scale", "b_scale"), scales, strict=False))
 
 
 def bench_gemm(case, device, measure):
     p = case.params
-    m, n, k, dtype = p["m"], p["n"], p["k"], DTYPES[p["dtype"]]
     sets = case.footprint_bytes // case.work[1].amount
-    place = device.torch_device
-    a = [torch.empty(m, k, dtype=dtype, device=place) for _ in range(sets)]
-    b = [torch.empty(n, k, dtype=dtype, device=place) for _ in range(sets)]
-    out = [torch.empty(m, n, dtype=OUT[p["dtype"]], device=place) for _ in range(sets)]
+    operands, scales = zip(*(operands_of(case, device, seed) for seed in range(sets)), strict=True)
+    a, b, out = zip(*operands, strict=True)
     how = {"accumulation": p["accumulation"]} if "accumulation" in p else {}
     how |= {"tf32": True} if p["dtype"] == "tf32" else {}
-    launches = [IMPLEMENTATIONS[p["impl"]].plan(*operands, **how) for operands in zip(a, b, out, strict=True)]
-    rows = torch.linspace(0, m - 1, min(m, SAMPLED_ROWS), device=place).long()
+    plan = IMPLEMENTATIONS[p["impl"]].plan
+    launches = [plan(*of_set, **scale, **how) for of_set, scale in zip(operands, scales, strict=True)]
+    rows = torch.linspace(0, p["m"] - 1, min(p["m"], SAMPLED_ROWS), device=device.torch_device).long()
 
     def reference(i):
-        yield out[i][rows], gemm_rows(a[i], b[i], rows)
+        yield out[i][rows], gemm_rows(a[i], b[i], rows, **scales[i])
         # Every element was written: a tile that no program visited still holds the poison, which is not finite.
-        yield out[i].isfinite().all(), torch.ones((), dtype=torch.bool, device=place)
+        yield out[i].isfinite().all(), torch.ones((), dtype=torch.bool, device=device.torch_device)
 
-    fast_fp8 = p.get("accumulation") == "fast"
     measure(
         lambda i: launches[i % sets](),
-        inputs=a + b,
+        # Filled as they lie in memory, which is contiguous.
+        inputs=[matrix if matrix.is_contiguous() else matrix.t() for matrix in (*a, *b)],
         outputs=out,
         reference=reference,
         sets=sets,
-        least_sqnr_db=FAST_FP8_SQNR_DB if fast_fp8 else LEAST_SQNR_DB[p["dtype"]],
+        least_sqnr_db=least_sqnr_db(p),
     )
+
+
+def least_sqnr_db(params: dict[str, str | int]) -> float:
+    if params.get("accumulation") == "fast":
+        return FAST_FP8_SQNR_DB
+    default = LEAST_SQNR_DB[params["dtype"]]
+    return FLOAT32_OUTPUT_SQNR_DB.get(params["dtype"], default) if params["output"] == "fp32" else default

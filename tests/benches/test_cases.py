@@ -108,7 +108,7 @@ def test_quick_is_what_the_gate_looks_at():
 
 def test_standard_has_at_most_forty_cases_on_one_gpu_beside_those_of_the_driver():
     declared = [case for case in applicable("standard", H200) if case not in driver_cases("standard", H200)]
-    assert len(declared) == 38
+    assert len(declared) == 40
 
 
 def driver_cases(profile, device):
@@ -431,7 +431,7 @@ def test_a_card_without_fp8_says_so_and_does_the_rest():
 @pytest.mark.parametrize("profile", PROFILES)
 def test_l2_serves_at_most_two_percent_of_every_case_that_memory_bounds(profile):
     works = [c for c in planned(profile, H200) if c.work]
-    bounded = [c for c in works if c.work[0].peak == "memory" or c.params.get("m") == 16]
+    bounded = [c for c in works if c.work[0].peak == "memory" or c.params.get("m", 1000) <= 128]
     assert all(H200.l2_bytes / case.footprint_bytes <= 0.02 for case in bounded)
 
 
