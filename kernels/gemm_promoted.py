@@ -100,7 +100,7 @@ class PromotedConfig:
         """
         pipeline = self.stages * (self.block_m + 2 * self.half_n) * SCALE_BLOCK
         halves = 2 if capability[0] == 10 and out_bytes == 4 else 1
-        return pipeline + halves * self.block_m * self.half_n * out_bytes + 8 * self.stages + 64
+        return pipeline + halves * self.block_m * self.half_n * out_bytes + 8 * self.stages + 96
 
 
 # The first that fits. On an H200 (driver 580.159.04, triton 3.6) a whole product of 128 x 128 at a time, waited for,

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 def compile_for(capability, *options):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
     command = [sys.executable, str(SCRIPT), str(capability), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
