@@ -50,11 +50,11 @@ VARIANTS = (
     {"dtype": "fp8_e5m2", "accumulation": "fast", "b_dtype": "fp8_e4m3"},
     {"dtype": "fp8_e4m3", "accumulation": "fast", "output": "fp32"},
     {"dtype": "fp8_e4m3", "accumulation": "fast", "layout": "nn"},
-    {"dtype": "bf16", "output": "fp32"},
-    {"dtype": "bf16", "layout": "nn"},
-    {"dtype": "bf16", "layout": "nt"},
-    {"dtype": "fp16", "layout": "nn"},
-    {"dtype": "fp16", "layout": "nt"},
+    {"dtype": "bf16", "accumulation": "", "output": "fp32"},
+    {"dtype": "bf16", "accumulation": "", "layout": "nn"},
+    {"dtype": "bf16", "accumulation": "", "layout": "nt"},
+    {"dtype": "fp16", "accumulation": "", "layout": "nn"},
+    {"dtype": "fp16", "accumulation": "", "layout": "nt"},
 )
 # Llama 3.1 70B generating for so many sequences: the projection out of attention, up in the MLP, and down from it.
 DECODED_ROWS = (1, 16, 64, 128)
@@ -100,10 +100,10 @@ def decoding_cases(device: DeviceFacts) -> Iterator[Case]:
 
 def gemm_case(
     dtype: str,
-    accumulation: str = "",
-    impl: str = "triton",
-    shape: tuple[int, int, int] = SQUARE,
-    device: DeviceFacts | None = None,
+    accumulation: str,
+    impl: str,
+    shape: tuple[int, int, int],
+    device: DeviceFacts,
     *,
     b_dtype: str = "",
     layout: str = "tn",

@@ -52,6 +52,7 @@ def descriptor_kernel(
     SPLIT_EPILOGUE: tl.constexpr,
     ALTERNATE_K: tl.constexpr,
     FLATTEN: tl.constexpr,
+    SPECIALIZE_WARPS: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ) -> None:
@@ -67,7 +68,9 @@ def descriptor_kernel(
     blocks_k = tl.cdiv(k, BLOCK_K)
     # flatten makes one loop of the two: the loads of the next tile start while this one is still being summed and
     # stored, where a fresh program would begin with empty buffers.
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, flatten=FLATTEN):
+    for tile in tl.range(
+        tl.program_id(0), tiles_m * tiles_n, PROGRAMS, flatten=FLATTEN, warp_specialize=SPECIALIZE_WARPS
+    ):
         tile_m, tile_n = place_of_tile(tile, tiles_m, tiles_n, GROUP_M)
         row = tile_m * BLOCK_M
         column = tile_n * BLOCK_N
@@ -161,6 +164,7 @@ def _launch_of(operands: Operands, config: Config, device: DeviceLimits) -> Laun
         SPLIT_EPILOGUE=config.split_epilogue,
         ALTERNATE_K=config.alternate_k,
         FLATTEN=config.flatten,
+        SPECIALIZE_WARPS=config.specialize_warps,
         PRECISION="tf32" if operands.kind == "tf32" else "ieee",
         UPCAST=INTERPRETED and operands.kind == "half",
         num_warps=config.warps,

@@ -33,6 +33,7 @@ class Config:
     rate: float = 1.0
     flatten: bool = True
     alternate_k: bool = False
+    specialize_warps: bool = False
 
     def shared_bytes(self, in_bytes: int, out_bytes: int, capability: tuple[int, int] = (9, 0)) -> int:
         """Shared memory of one program: a block of a and one of b a stage, and the tile on its way out.
@@ -40,12 +41,14 @@ class Config:
         The flattened loop keeps both at one time. The pointer kernel stores from registers.
         """
         pipeline = self.stages * (self.block_m + self.block_n) * self.block_k * in_bytes
-        barriers = 8 * self.stages + 64  # with room for alignment, and for those of Blackwell's tensor memory
+        barriers = 8 * self.stages + 96  # with room for alignment, and for those of Blackwell's tensor memory
         if not self.descriptors:
             return pipeline + barriers
-        # From tensor memory, triton 3.7 lays a float32 tile out through shared memory as a whole before it is split.
-        is_split = self.split_epilogue and not (capability[0] == 10 and out_bytes == 4)
-        return pipeline + self.block_m * self.block_n * out_bytes // (2 if is_split else 1) + barriers
+        # From tensor memory, triton 3.7 lays a float32 tile out as a whole and splits it then, unless warps of their
+        # own do it.
+        is_whole = capability[0] == 10 and out_bytes == 4 and not self.specialize_warps
+        halves = 2 if self.split_epilogue and not is_whole else 1
+        return pipeline + self.block_m * self.block_n * out_bytes // halves + barriers
 
     def relative_time(self, m: int, n: int, sm_count: int) -> float:
         """Time of a product whose k does not change, in any unit: SMs work in waves, and the last one may be ragged."""
@@ -81,18 +84,22 @@ CONFIGS: dict[tuple[str, str, str], tuple[Config, ...]] = {
         Config(128, 256, 32, stages=3, warps=8, group_m=16, split_epilogue=True),
         Config(128, 128, 32, stages=2, warps=8, group_m=16, split_epilogue=True, rate=0.9),
     ),
-    # Blackwell (compute capability 10) sums in tensor memory, so that registers hold no tile. Never run on one.
+    # Blackwell (compute capability 10) sums in tensor memory, so that registers hold no tile, and Triton gives loading,
+    # multiplying and storing to warps of their own (on Hopper that does not compile). Never run on one.
     ("blackwell", "half", "fast"): (
-        Config(128, 256, 64, stages=4, warps=8, group_m=8, split_epilogue=True),
-        Config(128, 128, 64, stages=4, warps=8, group_m=8, split_epilogue=True, rate=0.8),
+        Config(128, 256, 64, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 256, 64, stages=3, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 128, 64, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True, rate=0.8),
     ),
     ("blackwell", "fp8", "fast"): (
-        Config(128, 256, 128, stages=4, warps=8, group_m=8, split_epilogue=True),
-        Config(128, 128, 128, stages=4, warps=8, group_m=8, split_epilogue=True, rate=0.8),
+        Config(128, 256, 128, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 256, 128, stages=3, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 128, 128, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True, rate=0.8),
     ),
     ("blackwell", "tf32", "fast"): (
-        Config(128, 256, 32, stages=4, warps=8, group_m=8, split_epilogue=True),
-        Config(128, 128, 32, stages=4, warps=8, group_m=8, split_epilogue=True, rate=0.8),
+        Config(128, 256, 32, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 256, 32, stages=3, warps=8, group_m=8, split_epilogue=True, specialize_warps=True),
+        Config(128, 128, 32, stages=4, warps=8, group_m=8, split_epilogue=True, specialize_warps=True, rate=0.8),
     ),
     # GeForce's Blackwell (12) has descriptors, but Ampere's tensor-core instructions and 99 KiB. Never run on one.
     ("geforce", "half", "fast"): (Config(128, 128, 64, stages=2, warps=8, split_epilogue=True),),

@@ -39,6 +39,7 @@ H200 = DeviceFacts(
 )
 TWO_H200 = replace(H200, gpu_count=2)
 A100 = replace(H200, name="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0), sm_count=108, l2_bytes=40 * 2**20)
+B200 = replace(H200, name="NVIDIA B200", compute_capability=(10, 0), sm_count=148)
 CPU = DeviceFacts(kind="cpu", name="a CPU", torch_device="cpu", triton="interpreted")
 
 
@@ -444,6 +445,39 @@ def test_gemm_counts_two_flop_a_product_and_each_byte_once():
     case = bench_gemm.gemm_case("bf16", "", "torch", (2, 3, 5), H200)
     assert case.work[0].amount == 2 * 2 * 3 * 5
     assert case.work[1].amount == 2 * (2 * 5 + 3 * 5 + 2 * 3)
+
+
+def test_new_parameters_of_gemm_leave_old_keys_as_they_were():
+    plain = bench_gemm.gemm_case("fp8_e4m3", "fast", "torch", (16, 8192, 8192), H200)
+    assert plain.key == "gemm/accumulation=fast,dtype=fp8_e4m3,impl=torch,k=8192,m=16,n=8192"
+    told = bench_gemm.gemm_case("bf16", "", "triton", (8, 8, 8), H200, layout="nt", output="fp32")
+    assert told.key == "gemm/dtype=bf16,impl=triton,k=8,layout=nt,m=8,n=8,output=fp32"
+
+
+@pytest.mark.parametrize(
+    ("case", "device", "told"),
+    [
+        ({"dtype": "fp8_e4m3", "accumulation": "fast", "layout": "nn"}, H200, "layout tn"),
+        ({"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}, B200, "compute capability 9 only"),
+        ({"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}, H200, ""),
+        ({"dtype": "fp8_e4m3", "accumulation": "fast", "scaling": "row"}, B200, ""),
+        ({"dtype": "fp8_e5m2", "accumulation": "fast", "b_dtype": "fp8_e4m3"}, A100, "needs compute capability 8.9"),
+        ({"dtype": "bf16", "accumulation": "", "layout": "nt"}, A100, ""),
+    ],
+)
+def test_what_tensor_cores_or_torch_cannot_multiply_is_said(case, device, told):
+    reason = bench_gemm.gemm_case(impl="torch", shape=(8, 8, 8), device=device, **case).not_applicable
+    assert told in reason
+    assert bool(told) == bool(reason)
+
+
+def test_decoding_is_bound_by_memory_and_declares_both_works():
+    """Llama 3.1 70B, 1 to 128 tokens: at the data sheet's 989 TFLOP/s and 4.8 TB/s, bytes take longer in each."""
+    planned = list(bench_gemm.decoding_cases(H200))
+    assert {(c.params["n"], c.params["k"]) for c in planned} == {(8192, 8192), (28672, 8192), (8192, 28672)}
+    for case in planned:
+        flop, moved = (work.amount for work in case.work)
+        assert moved / 4.8e12 > flop / (1979e12 if case.params["dtype"] == "fp8_e4m3" else 989e12)
 
 
 def test_memory_counts_read_and_written_bytes():

@@ -126,6 +126,7 @@ def compile_gemm(config, kind, capability, out_type, *, layout="tn", scaling="te
             "SPLIT_EPILOGUE": config.split_epilogue,
             "ALTERNATE_K": config.alternate_k,
             "FLATTEN": config.flatten,
+            "SPECIALIZE_WARPS": config.specialize_warps,
         }
         arguments = integers("m", "n", "k") | {
             "a": described(a_type, config.block_m, config.block_k, is_transposed=layout[1] == "t"),
