@@ -19,7 +19,7 @@ OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option
   $(call option,DECLARE,declare) $(call option,INJECT,inject) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
-.PHONY: help bench compare gate report test test-triton-3.6 check fmt speed gate-calibration schema lock torture clean
+.PHONY: help bench compare gate report test test-old-triton check fmt speed gate-calibration schema lock torture clean
 
 # What compare and report look at unless told: the committed runs, the peers' recordings on the same model, and
 # published figures. Only cases with equal keys are compared, and the protocol is part of a key.
@@ -59,7 +59,7 @@ test: $(READY) ## every test; needs no GPU
 # What GPU nodes have today, in a folder of its own that goes before the environment.
 TRITON_36 = build/triton-3.6
 
-test-triton-3.6: $(READY) ## the kernels' tests with triton 3.6, interpreted and compiled; needs no GPU
+test-old-triton: $(READY) ## the kernels' tests with triton 3.6, interpreted and compiled; needs no GPU
 	@test -d $(TRITON_36)/triton || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --target $(TRITON_36) triton==3.6.0
 	PYTHONPATH=$(TRITON_36) $(VENV)/bin/python -m pytest tests/kernels
