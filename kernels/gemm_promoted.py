@@ -41,7 +41,7 @@ def promoted_kernel(
     """A persistent GEMM of tiles of BLOCK_M x 2 HALF_N, each half with a total of its own.
 
     What is added outside the tensor core is waited for. With two halves the tensor core works on one while the threads
-    add the other, and only one product at a time needs registers beside the totals.
+    add the other. Two totals and two products of 128 x 64 fit the registers of 8 warps; of 128 x 128 they do not.
     """
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, 2 * HALF_N)

@@ -79,6 +79,17 @@ def test_integers_multiply_exactly(config, dtype):
     assert torch.equal(multiply(a, b, config=config).double(), a.double() @ b.double().t())
 
 
+@pytest.mark.parametrize("config", [PROMOTED, POINTERS, None])
+def test_slow_accumulation_is_exact_where_every_sum_is_whole(config):
+    generator = torch.Generator().manual_seed(5)
+    a, b = (torch.randint(-4, 5, (rows, 272), generator=generator).to(FP8) for rows in (140, 48))
+    slow = {"accumulation": "slow", "config": config}
+    assert torch.equal(multiply(a, b, **slow).double(), a.double() @ b.double().t())
+    identity = torch.eye(272).to(FP8)
+    assert torch.equal(multiply(identity, b, **slow), b.float().t())
+    assert torch.equal(multiply(torch.ones_like(a), torch.ones_like(b), **slow), torch.full((140, 48), 272.0))
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_identity_gives_the_other_operand_transposed(config):
     _, b = operands(1, 64, 48, torch.float16)
