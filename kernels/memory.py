@@ -3,6 +3,9 @@
 `plan_copy(source, out)` checks its tensors once and returns a launch, a callable without arguments that costs nothing
 but Triton's own launch; `copy(source, out)` plans and launches at once.
 
+The page reads: what one block of elements goes through (`move`), how blocks are dealt to programs (`stream_kernel`),
+reading alone (`read_kernel`), the table that measuring chose, and the plans.
+
 What makes them fast, on an H200 (4.8 TB/s by its data sheet):
 - Every thread moves 16 bytes at a time. The compiler may only join elements so where no mask can part them, so all
   whole blocks run without a mask and only the last, partial block has one.
@@ -16,6 +19,7 @@ Figures in this file: 4 GiB of float32 an array, sustained, driver 580.159.04, t
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -27,27 +31,94 @@ Launch = Callable[[], None]
 # Arithmetic is done in float32, whatever the tensors hold.
 SUPPORTED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-READ_BLOCK = 8192
-READ_PROGRAMS_PER_SM = 2
-
 
 # --- kernels -----------------------------------------------------------------------------------------------------
-# EVEN says at compile time that no block is partial; the whole test and the masked branch then disappear. Blocks start
-# at a 64-bit element number, because arrays larger than 2**31 elements are usual here.
 
 
 @triton.jit
-def copy_kernel(source: tl.tensor, out: tl.tensor, size: tl.tensor, EVEN: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """out = source."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    source += start
-    out += start
-    if EVEN or start + BLOCK <= size:
-        tl.store(out + lane, tl.load(source + lane), eviction_policy="evict_first")
+def move(
+    a: tl.tensor,
+    b: tl.tensor,
+    out: tl.tensor,
+    factor: tl.tensor,
+    lane: tl.tensor,
+    inside: tl.tensor | None,
+    OP: tl.constexpr,
+    LOAD_CACHE: tl.constexpr,
+    LOAD_POLICY: tl.constexpr,
+    STORE_CACHE: tl.constexpr,
+    STORE_POLICY: tl.constexpr,
+) -> None:
+    """One block: out[lane] = what OP makes of a[lane] and b[lane], where `inside` (everywhere if that is None).
+
+    All of a block is loaded before any of it is stored: a block of several accesses a thread is a burst of reads and
+    then one of writes.
+    """
+    if OP == "write":
+        value = tl.full(lane.shape, factor, dtype=tl.float32)
     else:
-        inside = lane < size - start
-        tl.store(out + lane, tl.load(source + lane, mask=inside), mask=inside)
+        value = tl.load(a + lane, mask=inside, cache_modifier=LOAD_CACHE, eviction_policy=LOAD_POLICY)
+    if OP == "scale":
+        value = value.to(tl.float32) * factor
+    elif OP == "triad":
+        second = tl.load(b + lane, mask=inside, cache_modifier=LOAD_CACHE, eviction_policy=LOAD_POLICY)
+        value = value.to(tl.float32) + factor * second.to(tl.float32)
+    elif OP == "add":
+        second = tl.load(b + lane, mask=inside, cache_modifier=LOAD_CACHE, eviction_policy=LOAD_POLICY)
+        value = value.to(tl.float32) + second.to(tl.float32)
+    value = value.to(out.dtype.element_ty)
+    tl.store(out + lane, value, mask=inside, cache_modifier=STORE_CACHE, eviction_policy=STORE_POLICY)
+
+
+@triton.jit
+def stream_kernel(
+    a: tl.tensor,
+    b: tl.tensor,
+    out: tl.tensor,
+    factor: tl.tensor,
+    size: tl.tensor,
+    OP: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOAD_CACHE: tl.constexpr,
+    LOAD_POLICY: tl.constexpr,
+    STORE_CACHE: tl.constexpr,
+    STORE_POLICY: tl.constexpr,
+) -> None:
+    """Every block of `size` elements through `move`, one a program, or p, p + P, p + 2P, ... of P programs that stay.
+
+    EVEN says at compile time that no block is partial; the whole test and the masked branch then disappear. Blocks
+    start at a 64-bit element number, because arrays larger than 2**31 elements are usual here.
+    """
+    program = tl.program_id(0)
+    first = program.to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    if STAYS:
+        end = size // BLOCK * BLOCK
+        # The loop is pipelined: the loads of the next STAGES - 1 blocks are on their way while this one is stored.
+        for start in tl.range(first, end, tl.num_programs(0) * BLOCK, num_stages=STAGES):
+            move(
+                a + start, b + start, out + start, factor, lane, None,
+                OP, LOAD_CACHE, LOAD_POLICY, STORE_CACHE, STORE_POLICY,
+            )  # fmt: skip
+        if not EVEN and size // BLOCK % tl.num_programs(0) == program:
+            # The partial block belongs to the program whose turn it is.
+            move(
+                a + end, b + end, out + end, factor, lane, lane < size - end,
+                OP, LOAD_CACHE, LOAD_POLICY, STORE_CACHE, STORE_POLICY,
+            )  # fmt: skip
+    elif EVEN or first + BLOCK <= size:
+        move(
+            a + first, b + first, out + first, factor, lane, None,
+            OP, LOAD_CACHE, LOAD_POLICY, STORE_CACHE, STORE_POLICY,
+        )  # fmt: skip
+    else:
+        move(
+            a + first, b + first, out + first, factor, lane, lane < size - first,
+            OP, LOAD_CACHE, LOAD_POLICY, STORE_CACHE, STORE_POLICY,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -58,175 +129,149 @@ def read_kernel(
     EVEN: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    LOAD_CACHE: tl.constexpr,
+    LOAD_POLICY: tl.constexpr,
 ) -> None:
     """partials[p] = sum of the blocks p, p + P, p + 2P, ... of source, P being the number of programs."""
     program = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    whole_blocks = size // BLOCK
+    end = size // BLOCK * BLOCK
     first = program.to(tl.int64) * BLOCK
-    step = tl.num_programs(0) * BLOCK
     # One accumulator a lane: additions do not wait for one another and the sum across lanes is made once, at the end.
     # The loop is pipelined, so the loads of the next STAGES - 1 blocks are on their way while this one is added.
-    for start in tl.range(first, whole_blocks * BLOCK, step, num_stages=STAGES):
-        total += tl.load(source + start + lane, eviction_policy="evict_first").to(tl.float32)
-    if not EVEN and whole_blocks % tl.num_programs(0) == program:
+    for start in tl.range(first, end, tl.num_programs(0) * BLOCK, num_stages=STAGES):
+        block = tl.load(source + start + lane, cache_modifier=LOAD_CACHE, eviction_policy=LOAD_POLICY)
+        total += block.to(tl.float32)
+    if not EVEN and size // BLOCK % tl.num_programs(0) == program:
         # The partial block belongs to the program whose turn it is.
-        rest = whole_blocks.to(tl.int64) * BLOCK
-        total += tl.load(source + rest + lane, mask=lane < size - rest, other=0.0).to(tl.float32)
+        total += tl.load(source + end + lane, mask=lane < size - end, other=0.0).to(tl.float32)
     tl.store(partials + program, tl.sum(total, axis=0))
 
 
-@triton.jit
-def write_kernel(out: tl.tensor, value: tl.tensor, size: tl.tensor, EVEN: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """out = value."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    out += start
-    block = tl.full((BLOCK,), value, dtype=tl.float32).to(out.dtype.element_ty)
-    if EVEN or start + BLOCK <= size:
-        tl.store(out + lane, block, eviction_policy="evict_first")
-    else:
-        tl.store(out + lane, block, mask=lane < size - start)
+# --- what measuring chose ----------------------------------------------------------------------------------------
 
 
-@triton.jit
-def scale_kernel(
-    source: tl.tensor,
-    out: tl.tensor,
-    factor: tl.tensor,
-    size: tl.tensor,
-    EVEN: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """out = factor * source."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    source += start
-    out += start
-    if EVEN or start + BLOCK <= size:
-        value = tl.load(source + lane).to(tl.float32) * factor
-        tl.store(out + lane, value.to(out.dtype.element_ty), eviction_policy="evict_first")
-    else:
-        inside = lane < size - start
-        value = tl.load(source + lane, mask=inside).to(tl.float32) * factor
-        tl.store(out + lane, value.to(out.dtype.element_ty), mask=inside)
+@dataclass(frozen=True)
+class Config:
+    """How an operation is dealt to programs, and what its loads and stores tell the caches.
+
+    With `programs_per_sm` so many programs stay on each SM and walk the array with their next `stages` - 1 blocks under
+    way; without, every block is a program of its own.
+    """
+
+    block: int
+    warps: int
+    programs_per_sm: int = 0
+    stages: int = 1
+    load_cache: str = ""
+    load_policy: str = ""
+    store_cache: str = ""
+    store_policy: str = ""
 
 
-@triton.jit
-def triad_kernel(
-    a: tl.tensor,
-    b: tl.tensor,
-    out: tl.tensor,
-    factor: tl.tensor,
-    size: tl.tensor,
-    EVEN: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """out = a + factor * b."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    a += start
-    b += start
-    out += start
-    if EVEN or start + BLOCK <= size:
-        # .cg: through L2 only, L1 would serve nothing twice.
-        value_a = tl.load(a + lane, cache_modifier=".cg").to(tl.float32)
-        value_b = tl.load(b + lane, cache_modifier=".cg").to(tl.float32)
-        tl.store(out + lane, (value_a + factor * value_b).to(out.dtype.element_ty), cache_modifier=".cs")
-    else:
-        inside = lane < size - start
-        value_a = tl.load(a + lane, mask=inside).to(tl.float32)
-        value_b = tl.load(b + lane, mask=inside).to(tl.float32)
-        tl.store(out + lane, (value_a + factor * value_b).to(out.dtype.element_ty), mask=inside)
+# By the major compute capability; one that nobody measured takes Hopper's.
+HOPPER = 9
+CONFIGS = {
+    (HOPPER, "copy"): Config(512, 4, store_policy="evict_first"),
+    (HOPPER, "scale"): Config(512, 4, store_policy="evict_first"),
+    (HOPPER, "write"): Config(1024, 4, store_policy="evict_first"),
+    # .cg: through L2 only, L1 would serve nothing twice.
+    (HOPPER, "add"): Config(512, 4, load_cache=".cg", store_cache=".cs"),
+    (HOPPER, "triad"): Config(512, 4, load_cache=".cg", store_cache=".cs"),
+    (HOPPER, "read"): Config(8192, 4, programs_per_sm=2, stages=3, load_policy="evict_first"),
+}
 
 
-@triton.jit
-def add_kernel(
-    a: tl.tensor, b: tl.tensor, out: tl.tensor, size: tl.tensor, EVEN: tl.constexpr, BLOCK: tl.constexpr
-) -> None:
-    """out = a + b."""
-    triad_kernel(a, b, out, 1.0, size, EVEN, BLOCK)
+def config_for(op: str, tensor: torch.Tensor) -> Config:
+    """The configuration of that operation on the device that holds the tensor."""
+    major = torch.cuda.get_device_capability(tensor.device)[0] if tensor.is_cuda else HOPPER
+    return CONFIGS.get((major, op), CONFIGS[HOPPER, op])
 
 
 # --- plans: check once, launch often -----------------------------------------------------------------------------
 
 
-def plan_copy(source: torch.Tensor, out: torch.Tensor) -> Launch:
+def plan_copy(source: torch.Tensor, out: torch.Tensor, config: Config | None = None) -> Launch:
     """A launch of out = source; reads and writes each element once."""
-    _require_arrays(copy_kernel, source=source, out=out)
-    return _elementwise(copy_kernel, (source, out), out, block=512, warps=4)
+    _require_arrays(source=source, out=out)
+    return _stream("copy", source, source, out, 0.0, config)
 
 
-def plan_write(out: torch.Tensor, value: float) -> Launch:
+def plan_write(out: torch.Tensor, value: float, config: Config | None = None) -> Launch:
     """A launch of out = value; writes each element once."""
-    _require_arrays(write_kernel, out=out)
-    return _elementwise(write_kernel, (out, float(value)), out, block=1024, warps=4)
+    _require_arrays(out=out)
+    return _stream("write", out, out, out, value, config)
 
 
-def plan_scale(source: torch.Tensor, out: torch.Tensor, factor: float) -> Launch:
+def plan_scale(source: torch.Tensor, out: torch.Tensor, factor: float, config: Config | None = None) -> Launch:
     """A launch of out = factor * source; reads and writes each element once."""
-    _require_arrays(scale_kernel, source=source, out=out)
-    return _elementwise(scale_kernel, (source, out, float(factor)), out, block=512, warps=4)
+    _require_arrays(source=source, out=out)
+    return _stream("scale", source, source, out, factor, config)
 
 
-def plan_add(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Launch:
+def plan_add(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: Config | None = None) -> Launch:
     """A launch of out = a + b; two reads and one write an element."""
-    _require_arrays(add_kernel, a=a, b=b, out=out)
-    return _elementwise(add_kernel, (a, b, out), out, block=512, warps=4)
+    _require_arrays(a=a, b=b, out=out)
+    return _stream("add", a, b, out, 1.0, config)
 
 
-def plan_triad(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, factor: float) -> Launch:
+def plan_triad(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, factor: float, config: Config | None = None
+) -> Launch:
     """A launch of out = a + factor * b, STREAM's triad; two reads and one write an element."""
-    _require_arrays(triad_kernel, a=a, b=b, out=out)
-    return _elementwise(triad_kernel, (a, b, out, float(factor)), out, block=512, warps=4)
+    _require_arrays(a=a, b=b, out=out)
+    return _stream("triad", a, b, out, factor, config)
 
 
-def plan_read(source: torch.Tensor, partials: torch.Tensor) -> Launch:
+def plan_read(source: torch.Tensor, partials: torch.Tensor, config: Config | None = None) -> Launch:
     """A launch that reads each element once and writes one float32 sum a program, so that no load can be left out.
 
     `partials` comes from `allocate_partials` and sets the number of programs. Two programs of 4 warps an SM with two
     blocks of 32 KiB under way keep 128 KiB an SM in flight; at 4.8 TB/s over 132 SMs, the about 1 µs that memory takes
     to answer under load needs 36 KiB.
     """
-    _require_arrays(read_kernel, source=source)
+    _require_arrays(source=source)
     if partials.dtype != torch.float32 or partials.ndim != 1 or not partials.numel() or not partials.is_contiguous():
         raise ValueError(f"partials is {_describe(partials)}; one float32 a program is needed: use allocate_partials")
     if partials.device != source.device:
         raise ValueError(f"partials is on {partials.device}, source on {source.device}; both must be on one device")
+    config = config or config_for("read", source)
     size = source.numel()
     return partial(
         read_kernel[(partials.numel(),)],
         source,
         partials,
         size,
-        EVEN=size % READ_BLOCK == 0,
-        BLOCK=READ_BLOCK,
-        STAGES=3,
-        num_warps=4,
+        EVEN=size % config.block == 0,
+        BLOCK=config.block,
+        STAGES=config.stages,
+        LOAD_CACHE=config.load_cache,
+        LOAD_POLICY=config.load_policy,
+        num_warps=config.warps,
     )
 
 
 def allocate_partials(source: torch.Tensor) -> torch.Tensor:
-    """The float32 array for `plan_read` of source: one element a program, `READ_PROGRAMS_PER_SM` programs an SM."""
-    sm_count = torch.cuda.get_device_properties(source.device).multi_processor_count if source.is_cuda else 2
-    return torch.empty(READ_PROGRAMS_PER_SM * sm_count, dtype=torch.float32, device=source.device)
+    """The float32 array for `plan_read` of source: one element a program."""
+    programs = config_for("read", source).programs_per_sm * _sm_count(source)
+    return torch.empty(programs, dtype=torch.float32, device=source.device)
 
 
 def partial_reference(source: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
     """What each of the partials must hold, in float64.
 
-    Block i is source[i * READ_BLOCK : (i + 1) * READ_BLOCK], the last one as short as source leaves it; partial p
-    covers the blocks i with i % len(partials) == p, and is 0 where there are none.
+    With blocks of B elements, block i is source[i * B : (i + 1) * B], the last one as short as source leaves it;
+    partial p covers the blocks i with i % len(partials) == p, and is 0 where there are none.
     """
-    programs = partials.numel()
-    round_size = programs * READ_BLOCK
+    block, programs = config_for("read", source).block, partials.numel()
+    round_size = programs * block
     rounds = source.numel() // round_size
-    whole = source[: rounds * round_size].view(rounds, programs, READ_BLOCK)
+    whole = source[: rounds * round_size].view(rounds, programs, block)
     expected = whole.sum(dim=(0, 2), dtype=torch.float64)
     rest = torch.zeros(round_size, dtype=source.dtype, device=source.device)
     rest[: source.numel() - rounds * round_size] = source[rounds * round_size :]
-    return expected + rest.view(programs, READ_BLOCK).sum(dim=1, dtype=torch.float64)
+    return expected + rest.view(programs, block).sum(dim=1, dtype=torch.float64)
 
 
 # --- plan and launch at once -------------------------------------------------------------------------------------
@@ -262,20 +307,39 @@ def triad(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, factor: float) ->
     plan_triad(a, b, out, factor)()
 
 
-def _elementwise(
-    kernel: triton.JITFunction,
-    arguments: tuple[torch.Tensor | float, ...],
-    out: torch.Tensor,
-    *,
-    block: int,
-    warps: int,
+def _stream(
+    op: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, factor: float, config: Config | None
 ) -> Launch:
+    config = config or config_for(op, out)
     size = out.numel()
-    grid = (triton.cdiv(size, block),)
-    return partial(kernel[grid], *arguments, size, EVEN=size % block == 0, BLOCK=block, num_warps=warps)
+    blocks = triton.cdiv(size, config.block)
+    programs = min(blocks, config.programs_per_sm * _sm_count(out)) if config.programs_per_sm else blocks
+    return partial(
+        stream_kernel[(programs,)],
+        a,
+        b,
+        out,
+        float(factor),
+        size,
+        OP=op,
+        EVEN=size % config.block == 0,
+        BLOCK=config.block,
+        STAYS=config.programs_per_sm > 0,
+        STAGES=config.stages,
+        LOAD_CACHE=config.load_cache,
+        LOAD_POLICY=config.load_policy,
+        STORE_CACHE=config.store_cache,
+        STORE_POLICY=config.store_policy,
+        num_warps=config.warps,
+    )
 
 
-def _require_arrays(kernel: triton.JITFunction, **arrays: torch.Tensor) -> None:
+def _sm_count(tensor: torch.Tensor) -> int:
+    """The SMs of the device that holds the tensor; one for the interpreter."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1
+
+
+def _require_arrays(**arrays: torch.Tensor) -> None:
     """Raises ValueError unless the arrays are ones that the kernels can walk: alike, 1-D, contiguous and reachable."""
     (first_name, first), *others = arrays.items()
     for name, array in arrays.items():
@@ -287,7 +351,7 @@ def _require_arrays(kernel: triton.JITFunction, **arrays: torch.Tensor) -> None:
     for name, array in others:
         if (array.shape, array.dtype, array.device) != (first.shape, first.dtype, first.device):
             raise ValueError(f"{name} is {_describe(array)}, {first_name} {_describe(first)}; they must be alike")
-    if isinstance(kernel, triton.JITFunction) and first.device != torch.device("cuda", _current_device()):
+    if isinstance(stream_kernel, triton.JITFunction) and first.device != torch.device("cuda", _current_device()):
         raise ValueError(
             f"{first_name} is on {first.device}; a compiled kernel runs on the current CUDA device"
             " (without a GPU set TRITON_INTERPRET=1 before this module is imported)"

@@ -213,19 +213,18 @@ def compile_skinny(config, most_rows, kind, capability, out_type, splits):
 
 
 def compile_memory(capability, even):
-    size = {"size": "i64"}
-    kernels = {
-        memory.copy_kernel: ({"source": "*fp32", "out": "*fp32"}, 512, 4),
-        memory.write_kernel: ({"out": "*fp32", "value": "fp32"}, 1024, 4),
-        memory.scale_kernel: ({"source": "*fp32", "out": "*fp32", "factor": "fp32"}, 512, 4),
-        memory.add_kernel: ({"a": "*fp32", "b": "*fp32", "out": "*fp32"}, 512, 8),
-        memory.triad_kernel: ({"a": "*fp32", "b": "*fp32", "out": "*fp32", "factor": "fp32"}, 512, 8),
-        memory.read_kernel: ({"source": "*fp32", "partials": "*fp32"}, memory.READ_BLOCK, 4),
-    }
-    for kernel, (arguments, block, warps) in kernels.items():
-        constants = {"EVEN": even, "BLOCK": block} | ({"STAGES": 3} if kernel is memory.read_kernel else {})
-        result = compile_kernel(kernel, capability, arguments | size, constants, num_warps=warps)
-        yield result | {"kernel": kernel.__name__, "even": even}
+    for (_, op), config in memory.CONFIGS.items():
+        hints = {"LOAD_CACHE": config.load_cache, "LOAD_POLICY": config.load_policy}
+        constants = {"EVEN": even, "BLOCK": config.block, "STAGES": config.stages} | hints
+        if op == "read":
+            kernel, arguments = memory.read_kernel, {"source": "*fp32", "partials": "*fp32"}
+        else:
+            kernel = memory.stream_kernel
+            arguments = {"a": "*fp32", "b": "*fp32", "out": "*fp32", "factor": "fp32"}
+            constants |= {"OP": op, "STAYS": config.programs_per_sm > 0}
+            constants |= {"STORE_CACHE": config.store_cache, "STORE_POLICY": config.store_policy}
+        result = compile_kernel(kernel, capability, arguments | {"size": "i64"}, constants, num_warps=config.warps)
+        yield result | {"kernel": kernel.__name__, "op": op, "even": even}
 
 
 def compile_peers(capability):

@@ -83,12 +83,10 @@ def test_gemms_need_no_more_shared_memory_than_their_configuration_promises(comp
 
 
 def test_memory_kernels_move_vectors(compiled):
-    """16 bytes a thread; 8 where 8 warps share a block of 512."""
-    for line in compiled:
-        if line["kernel"] in ("copy_kernel", "write_kernel", "scale_kernel"):
-            assert line["counts"][".v4.b32"], line
-        if line["kernel"] in ("add_kernel", "triad_kernel"):
-            assert line["counts"][".v2.b32"], line
+    """16 bytes a thread and access."""
+    lines = [line for line in compiled if line["kernel"] == "stream_kernel"]
+    assert {line["op"] for line in lines} == {"copy", "write", "scale", "add", "triad"}
+    assert [line for line in lines if not line["counts"][".v4.b32"]] == []
 
 
 def test_push_moves_each_line_once_in_one_access_of_two_whole_halves(compiled):

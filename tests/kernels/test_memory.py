@@ -3,13 +3,15 @@
 Not covered here: bfloat16 arithmetic, because the interpreter rounds float32 to bfloat16 towards zero.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels import memory, memory_torch
 from kernels.reference import fill_normal
 
-BLOCK = memory.READ_BLOCK
+BLOCK = memory.CONFIGS[memory.HOPPER, "read"].block
 SIZES = [1, 511, 512, 513, 2048, 3 * 512 + 5]
 NAN = float("nan")
 
@@ -37,6 +39,38 @@ def test_each_kernel_computes_its_formula_at_every_size(implementation, size):
         out = poisoned(size)
         plan(*inputs, out, *numbers)()
         assert torch.equal(out, expected), name
+
+
+@pytest.mark.parametrize("size", [*SIZES, 7 * 512, 7 * 1024 + 1])
+@pytest.mark.parametrize("programs", [1, 3])
+def test_programs_that_stay_touch_every_element_once(size, programs):
+    a, b, factor = random(size, 1), random(size, 2), 0.25
+    staying = {
+        op: replace(memory.CONFIGS[memory.HOPPER, op], programs_per_sm=programs, stages=3)
+        for op in ("copy", "scale", "add", "triad", "write")
+    }
+    for op, (plan, inputs, numbers, expected) in {
+        "copy": (memory.plan_copy, (a,), (), a),
+        "scale": (memory.plan_scale, (a,), (factor,), factor * a),
+        "add": (memory.plan_add, (a, b), (), a + b),
+        "triad": (memory.plan_triad, (a, b), (factor,), a + factor * b),
+        "write": (memory.plan_write, (), (factor,), torch.full((size,), factor)),
+    }.items():
+        out = poisoned(size + 1)
+        plan(*inputs, out[:size], *numbers, config=staying[op])()
+        assert torch.equal(out[:size], expected), op
+        assert out[size].isnan(), op
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("programs", [0, 2])
+def test_arrays_that_begin_off_every_vector_are_copied_whole(dtype, programs):
+    config = replace(memory.CONFIGS[memory.HOPPER, "copy"], programs_per_sm=programs)
+    source, out = random(1400, dtype=dtype), poisoned(1400, dtype)
+    memory.plan_copy(source[1:1300], out[3:1302], config)()
+    assert torch.equal(out[3:1302], source[1:1300])
+    assert out[:3].isnan().all()
+    assert out[1302:].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -127,3 +161,39 @@ def test_the_supported_types_are_named():
 def test_partials_of_another_kind_are_refused(partials):
     with pytest.raises(ValueError, match="use allocate_partials"):
         memory.plan_read(torch.ones(8), partials)
+
+
+@pytest.mark.parametrize("implementation", [memory, memory_torch])
+@pytest.mark.parametrize("op", ["read", "write", "scale", "add", "triad"])
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (torch.empty(0), r"float32 .?\(0,\)"),
+        (torch.ones(16)[::2], "not contiguous"),
+        (torch.ones(4, 4).t(), "not contiguous"),
+    ],
+    ids=["empty", "strided", "transposed"],
+)
+def test_every_operation_refuses_what_it_cannot_walk(implementation, op, bad, told):
+    plan = getattr(implementation, f"plan_{op}")
+    arguments = {
+        "read": (bad, torch.empty(1)),
+        "write": (bad, 1.0),
+        "scale": (bad, bad, 1.0),
+        "add": (bad, bad, bad),
+        "triad": (bad, bad, bad, 1.0),
+    }
+    with pytest.raises(ValueError, match=told):
+        plan(*arguments[op])
+
+
+def test_a_matrix_is_refused_with_its_shape():
+    with pytest.raises(ValueError, match=r"\(4, 4\).*1-D contiguous"):
+        memory.plan_copy(torch.ones(4, 4), torch.ones(4, 4))
+
+
+def test_every_operation_has_a_configuration_on_a_card_that_nobody_measured():
+    assert {op for major, op in memory.CONFIGS if major == memory.HOPPER} == {
+        "copy", "read", "write", "scale", "add", "triad",
+    }  # fmt: skip
+    assert memory.config_for("copy", torch.ones(1)) == memory.CONFIGS[memory.HOPPER, "copy"]
