@@ -100,7 +100,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     family = Path(metafunc.module.__file__).stem.removeprefix("bench_")
     declared = metafunc.module.cases(session.task.order.profile, session.facts)
     try:
-        cases = session.plan(family, declared, is_last=getattr(metafunc.module, "LAST", False))
+        is_last, is_asked_for = (getattr(metafunc.module, name, False) for name in ("LAST", "ASKED"))
+        cases = session.plan(family, declared, is_last, is_asked_for)
     except worker.DuplicateKeyError as error:
         raise pytest.UsageError(str(error)) from error
     metafunc.parametrize("case", cases, ids=[case.key for case in cases])

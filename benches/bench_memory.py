@@ -37,6 +37,9 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         if direction != "both" or not is_quick:
             yield memcpy_case(direction, "pinned", device)
     if profile == "full":
+        if device.kind == "cuda":
+            # More than 2**31 elements: every offset must be 64 bits wide.
+            yield from (stream_case(op, "triton", 12 * GIB, device) for op in ("copy", "triad"))
         for direction in ("h2d", "d2h"):
             yield memcpy_case(direction, "pageable", device)
 

@@ -58,6 +58,10 @@ class ScriptedDevice:
         self.now_s += sum(seconds)
         return seconds, Telemetry(limited_by="none", missing={"power_w": "scripted: not watched"})
 
+    def flusher(self, size_bytes: int) -> Prologue:
+        """Nothing to flush."""
+        return lambda: None
+
     def release(self) -> None:
         """Nothing is held."""
 

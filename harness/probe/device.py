@@ -134,6 +134,10 @@ class CpuDevice:
         """A CPU is alone."""
         return self
 
+    def flusher(self, size_bytes: int) -> Prologue:
+        """Zeroing so much memory, at once."""
+        return _zeroing(size_bytes, self.facts.torch_device)
+
     def release(self) -> None:
         """Free what no tensor uses any more."""
         gc.collect()
@@ -189,6 +193,11 @@ class CpuLoad:
             self._launch(i)
         self._position += launches
         return time.perf_counter() - began_s
+
+
+def _zeroing(size_bytes: int, torch_device: str) -> Prologue:
+    buffer = torch.empty(size_bytes // 4, dtype=torch.int32, device=torch_device)
+    return buffer.zero_
 
 
 def _cpu_telemetry() -> Telemetry:
@@ -316,6 +325,10 @@ class CudaDevice:
                 with torch.cuda.device(index):
                     self._opened[index] = CudaDevice(index, self.nvml, self.numa)
         return SeveralGpus([self._opened[index] for index in gpus])
+
+    def flusher(self, size_bytes: int) -> Prologue:
+        """Zeroing so much device memory, on the current stream."""
+        return _zeroing(size_bytes, self.facts.torch_device)
 
     def release(self) -> None:
         """Return cached blocks to the driver, so that the next case finds the memory free."""

@@ -131,6 +131,9 @@ class Device(Protocol):
     def among(self, gpus: Sequence[int]) -> "Device":
         """Those GPUs of this process as one device, on which the first launches."""
 
+    def flusher(self, size_bytes: int) -> Prologue:
+        """Enqueues the zeroing of so many bytes, after which L2 holds nothing else that fits beside them."""
+
     def release(self) -> None:
         """Give back memory that no tensor uses any more."""
 

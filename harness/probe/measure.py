@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from harness.model import Case, Check, Samples, Telemetry
 from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
+from harness.probe.protocols import PeerProtocols
 from harness.probe.repeats import compare_repeats
 from harness.probe.shots import TIMER
 from harness.statistics import is_settled
@@ -79,7 +80,8 @@ class Subject:
     signal-to-noise ratio against it must reach `least_sqnr_db`.
 
     With `shots` the host's clock times so many single launches, each of which has done its work, or has thrown it, when
-    it returns; `before` runs before each and is not timed. A launch that does several operations at once says how many.
+    it returns; `before` runs before each and is not timed. Another tool's protocol that times each launch alone runs it
+    so too. A launch that does several operations at once says how many.
 
     `gpus` are those at work where it is not the worker's own alone, as CUDA numbers them; the first one launches.
     """
@@ -113,18 +115,23 @@ def measure_case(
     checker: Checker,
     protocol: Protocol,
     injected: Fraction = Fraction(0),
+    peers: PeerProtocols | None = None,
 ) -> Measurement:
     """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong.
 
-    `injected` is the share of work that is done and not counted.
+    `injected` is the share of work that is done and not counted. A case that names another tool's `protocol` is timed
+    as that tool does, by `peers`.
     """
     before = check(subject, device, checker, FIRST_SEED, "before")
     if case.checked_only:
         return Measurement((before,))
+    launch = with_extra(subject.launch, injected)
     if subject.shots:
         samples, telemetry = time_shots(device, subject, injected)
+    elif "protocol" in case.params:
+        peers = peers or PeerProtocols()
+        samples, telemetry = peers.time(str(case.params["protocol"]), device, subject, launch)
     else:
-        launch = with_extra(subject.launch, injected)
         samples, telemetry = time_window(device, launch, protocol, subject.operations)
     after = check(subject, device, checker, FRESH_SEED, "after")
     repeat = (check_repeat(subject, device, checker, (before, after)),) if case.deterministic else ()
@@ -228,10 +235,10 @@ def time_window(device: Device, launch: Launch, protocol: Protocol, operations: 
         raise
     telemetry = replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy_ratio(groups, began_s))
     if operations == 1:
-        return _samples_of(groups, load, device.timer), telemetry
+        return samples_of(groups, load, device.timer), telemetry
     groups = [replace(group, launches=group.launches * operations) for group in groups]
     timeline, burst = (_of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
-    return _samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
+    return samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
 
 
 def _of_one(columns: Mapping[str, Sequence[float | None]], operations: int) -> dict[str, tuple[float | None, ...]]:
@@ -310,7 +317,8 @@ def refuse_bad_samples(seconds: Sequence[float]) -> None:
         raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
 
 
-def _samples_of(all_groups: Sequence[Group], load: Load, timer: str) -> Samples:
+def samples_of(all_groups: Sequence[Group], load: Load, timer: str) -> Samples:
+    """At most 200 samples of the groups; raises if any is not a positive number."""
     groups = pooled(all_groups)
     launches = groups[0].launches
     seconds = tuple(group.seconds / launches for group in groups)

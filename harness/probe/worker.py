@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from harness.probe.load import Checker, Device
 from harness.probe.measure import CheckFailedError, Measurement, Protocol, Subject, measure_case, protocol_for
 from harness.probe.meeting import Meeting
 from harness.probe.party import join, with_network
+from harness.probe.protocols import PeerProtocols
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError, World, measure_on_ranks
 from harness.probe.scripted import device_by_path
 from harness.probe.witness import TELLING, Witness
@@ -88,6 +90,7 @@ class WorkerSession:
         self._refused: dict[str, str] = {}
         self._meeting = meeting
         self._witness = Witness(meeting)
+        self._peers = PeerProtocols()
         self._cards: Cards | None = device.watch_cards() if hasattr(device, "watch_cards") else None
         if self._cards is not None:
             self._environment = {**environment, **self._cards.facts()}
@@ -101,12 +104,13 @@ class WorkerSession:
         """How long this profile loads a case."""
         return protocol_for(case, self.task.order.profile, self.facts.kind == "cpu")
 
-    def plan(self, family: str, cases: Iterable[Case], is_last: bool = False) -> list[Case]:
+    def plan(self, family: str, cases: Iterable[Case], is_last: bool = False, is_asked_for: bool = False) -> list[Case]:
         """The cases of a family that this run is to measure, with what the device cannot do marked in them.
 
         A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm, or it leaves
         something in the process that they must not find. Under torchrun a case of one GPU is measured only where it was
-        asked for: the other GPUs would wait for nothing.
+        asked for: the other GPUs would wait for nothing. One that
+        wants to be `is_asked_for` is left out unless the order names it, or parameters of its keys.
         """
         chosen = []
         if is_last:
@@ -116,6 +120,8 @@ class WorkerSession:
             if not is_wanted(family, case.key, self.task.order.only):
                 continue
             if self.facts.party is not None and "ranks" not in case.params and not self.task.order.only:
+                continue
+            if is_asked_for and not is_asked(family, case.key, self.task.order.only):
                 continue
             if case.key in self.planned:
                 raise DuplicateKeyError(
@@ -157,8 +163,8 @@ class WorkerSession:
     def measure(self, case: Case, subject: Subject) -> Record:
         """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
         device = self.device.among(subject.gpus) if subject.gpus else self.device
-        injected = self.injected(case)
-        return self.record(case, measure_case(case, subject, device, self.checker, self.protocol(case), injected))
+        how = (self.protocol(case), self.injected(case), self._peers)
+        return self.record(case, measure_case(case, subject, device, self.checker, *how))
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
         """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one.
@@ -385,6 +391,12 @@ def all_changes(in_window: Sequence[str], around: Sequence[str]) -> tuple[str, .
     """What the window's edges tell, and what else happened around it; a count in both is that of the window."""
     told = {change.lstrip("0123456789") for change in in_window}
     return (*in_window, *(change for change in around if change.lstrip("0123456789") not in told))
+
+
+def is_asked(family: str, key: str, only: Sequence[str]) -> bool:
+    """Whether a pattern names the family, or the key by a parameter or an op of its own: `gemm*` asks for no more."""
+    named = [p for p in only if fnmatchcase(family, p) or "=" in p]
+    return bool(named) and is_wanted(family, key, named)
 
 
 def now() -> str:

@@ -64,6 +64,25 @@ def test_family_that_comes_last_is_planned_behind_the_others(tmp_path):
     assert [entry["key"] for entry in plan["cases"]] == ["copy/n=2", "copy/n=3", "copy/n=1"]
 
 
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        ((), False),
+        (("*",), True),
+        (("protocols",), True),
+        (("copy",), False),
+        (("copy*",), False),
+        (("copy/n=1",), True),
+        (("copy/*n=*",), True),
+        (("copy/n=2",), False),
+        (("memory", "proto*"), True),
+    ],
+)
+def test_family_that_must_be_asked_for_waits_for_its_name_or_its_parameters(only, wanted):
+    planned = session(Order(only=only)).plan("protocols", [case(1)], is_asked_for=True)
+    assert bool(planned) is wanted
+
+
 def test_two_cases_of_one_key_are_an_error_that_names_both_families():
     planned = session()
     planned.plan("memory", [case(1)])
