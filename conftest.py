@@ -156,6 +156,14 @@ def device(request: pytest.FixtureRequest) -> DeviceFacts:
 
 
 @pytest.fixture
+def resident_loop() -> Callable[..., Any]:
+    """The tensor pipe's resident loop, for the family that measures it as a case: see harness.probe.pipe."""
+    from harness.probe.pipe import ResidentLoop
+
+    return ResidentLoop
+
+
+@pytest.fixture
 def measure(request: pytest.FixtureRequest, case: Case, benchmark: Any) -> Callable[..., Record]:
     """`measure(launch, inputs=..., outputs=..., reference=...)`: see harness.probe.measure.Subject."""
     session = request.config.stash[SESSION]

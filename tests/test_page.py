@@ -124,13 +124,39 @@ def test_the_parts_of_a_bar_add_up_to_the_peak():
     )
 
 
+def with_pipe():
+    """A set whose run also has the pipe's own ceiling in bf16, a quarter above the GEMM of torch."""
+    source, gemm = page_runs.full_source(), page_runs.gemm("torch")
+    case = replace(gemm.case, op="pipe", params={"dtype": "bf16"})
+    metrics = tuple(replace(m, value=m.value * 1.25) if m.name == "rate" else m for m in gemm.metrics)
+    pipe = replace(gemm, key="pipe/dtype=bf16", family="pipe", case=case, metrics=metrics)
+    return replace(source, runs=(replace(source.runs[0], records=(*source.runs[0].records, pipe)),))
+
+
 def test_a_pipe_case_gives_the_roofline_a_ceiling_of_its_own():
-    source = page_runs.full_source()
-    gemm = page_runs.gemm("torch")
-    pipe = replace(gemm, key="pipe/dtype=bf16", case=replace(gemm.case, op="pipe", params={"dtype": "bf16"}))
-    run = replace(source.runs[0], records=(*source.runs[0].records, pipe))
-    rows = plots_of(replace(source, runs=(run,)))["roofline-1"].table.rows
+    rows = plots_of(with_pipe())["roofline-1"].table.rows
     assert [row[0] for row in rows if row[1] == "ceiling, pipe"] == ["bf16, pipe under this power limit"]
+
+
+def test_a_pipe_case_is_a_mark_in_every_row_of_its_format_and_no_row_itself():
+    rate = page_runs.gemm("torch").metric("rate").value * 1.25 / 1e12
+    plots = plots_of(with_pipe())
+    for id, at in (("gemm", rate), ("shares-compute", 100 * rate / 1000)):
+        marks = [trace for trace in plots[id].traces if trace["name"] == "pipe under this power limit"]
+        assert len(marks) == 1
+        assert all(x == pytest.approx(at) for x in marks[0]["x"]), id
+        assert "the tensor pipe itself" in plots[id].note
+        assert not any("pipe/" in str(cell) for row in plots[id].table.rows for cell in row)
+    said, before = (verdict_of(views_of([source])[0]) for source in (with_pipe(), page_runs.full_source()))
+    # Only the count of cases that the power limit held down knows of it.
+    assert said == before.replace("in 6 cases", "in 7 cases")
+
+
+def test_without_a_pipe_case_no_plot_speaks_of_one():
+    plots = plots_of(page_runs.full_source())
+    assert not any(
+        "pipe under" in str(trace["name"]) for id in ("gemm", "shares-compute") for trace in plots[id].traces
+    )
 
 
 def test_medians_never_span_two_drivers():

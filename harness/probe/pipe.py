@@ -69,24 +69,27 @@ class Tile:
 # waits for the one that issues. Elsewhere smaller tiles fit the registers; whether they fill the pipe was not seen.
 TILES = {
     ("hopper", "bf16"): Tile(128, 256, 64, 8),
+    ("hopper", "fp16"): Tile(128, 256, 64, 8),
     ("hopper", "fp8"): Tile(128, 256, 128, 8),
     ("other", "bf16"): Tile(128, 128, 32, 8),
+    ("other", "fp16"): Tile(128, 128, 32, 8),
     ("other", "fp8"): Tile(128, 128, 64, 8),
 }
-DTYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+# What the ruler reads; fp16 shares the pipe of bf16.
 LEAST_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
 
 
 class ResidentLoop:
-    """The loop on every SM, one program each."""
+    """The loop on every SM, one program each: out[program] = iterations * (a[m, k] @ b[n, k]^T)."""
 
     def __init__(self, dtype: str, sm_count: int, capability: tuple[int, int], device: str = "cuda") -> None:
         self.tile = TILES["hopper" if capability[0] == 9 else "other", dtype]
         self.programs = sm_count
         generator = torch.Generator(device=device).manual_seed(20250601)
-        self._a = torch.randn(self.tile.m, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
-        self._b = torch.randn(self.tile.n, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
-        self._out = torch.empty(sm_count, self.tile.m, self.tile.n, device=device)
+        self.a = torch.randn(self.tile.m, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
+        self.b = torch.randn(self.tile.n, self.tile.k, device=device, generator=generator).to(DTYPES[dtype])
+        self.out = torch.empty(sm_count, self.tile.m, self.tile.n, device=device)
         self._stamps = torch.zeros(sm_count, 5, dtype=torch.int64, device=device)
 
     def flop(self, iterations: int) -> int:
@@ -97,9 +100,9 @@ class ResidentLoop:
         """Enqueue so many products on every SM."""
         tile = self.tile
         _resident_kernel[(self.programs,)](
-            self._a,
-            self._b,
-            self._out,
+            self.a,
+            self.b,
+            self.out,
             self._stamps,
             iterations,
             BLOCK_M=tile.m,
@@ -114,9 +117,13 @@ class ResidentLoop:
         rows: list[list[int]] = self._stamps.tolist()
         return as_stamp([row[:3] for row in rows]), as_stamp([[row[0], *row[3:]] for row in rows])
 
+    def expected(self, iterations: int) -> torch.Tensor:
+        """What every program's sum of so many products must be, in float64."""
+        return iterations * (self.a.double() @ self.b.double().t())
+
     def sqnr_db(self, iterations: int = 3) -> float:
         """How near a few products are to float64: a loop that the compiler shortened would be far off."""
         self.launch(iterations)
-        expected = iterations * (self._a.double() @ self._b.double().t())
-        error = (self._out.double() - expected).square().sum() / len(self._out)
+        expected = self.expected(iterations)
+        error = (self.out.double() - expected).square().sum() / len(self.out)
         return float(10 * torch.log10(expected.square().sum() / error))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import units
+from harness.report.marks import PIPE_NOTE, pipe_marks, upright_marks
 from harness.report.panels import (
     CASE,
     COLOURS,
@@ -90,14 +91,17 @@ def gemm_plot(views: Sequence[View]) -> Plot | None:
         label = plot_text(f"{impl or 'gemm'}, {views[at].label}" if len(views) > 1 else impl or "gemm")
         places = [place(views[at], p) for p in points]
         traces.append(_dots(label, views[at], points, places, number, lambda p: p.rate, 1e-12, "TFLOP/s"))
-    traces += _promises(chosen, [place(v, p) for v, p in chosen])
+    placed = [(v, p, place(v, p)) for v, p in chosen]
+    traces += upright_marks("data sheet", placed, _promised)
+    traces += pipe_marks(placed, _of_pipe)
     fastest = max((p for _, p in chosen), key=lambda p: _value(p.rate))
     lead = _lead(chosen)
     return Plot(
         "gemm",
         f"GEMM: {fastest.name} is fastest at {units.format_rate(_value(fastest.rate), 'FLOP')}{lead}",
         "Each row is a number format (with its accumulation) and a shape m×n×k. Work is 2·m·n·k FLOP; whiskers are "
-        "95 % intervals; upright marks are the data sheet's dense peaks.",
+        "95 % intervals; upright marks are the data sheet's dense peaks."
+        + (PIPE_NOTE if any(_of_pipe(v, p.case.work[0].peak or "") for v, p in chosen) else ""),
         tuple(traces),
         base_layout(xaxis=axis("rate (TFLOP/s)", rangemode="tozero"), yaxis=rows.axis, annotations=rows.annotations),
         rows.height_px + 90,
@@ -105,28 +109,14 @@ def gemm_plot(views: Sequence[View]) -> Plot | None:
     )
 
 
-def _promises(chosen: Sequence[tuple[View, Point]], places: Sequence[float]) -> list[dict[str, Any]]:
-    """The data sheet's peak as an upright mark in every row that has one."""
-    known = {
-        (place, peak / 1e12)
-        for (view, point), place in zip(chosen, places, strict=True)
-        if (peak := view.peak_per_s(point.case.work[0].peak or ""))
-    }
-    if not known:
-        return []
-    marks = sorted(known)
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "data sheet",
-            "x": [peak for _, peak in marks],
-            "y": [place for place, _ in marks],
-            "marker": {"symbol": "line-ns-open", "size": 14, "color": MUTED, "line": {"width": 2, "color": MUTED}},
-            "hovertext": [hover([f"data sheet {units.significant(peak)} TFLOP/s"]) for _, peak in marks],
-            "hoverinfo": "text",
-        }
-    ]
+def _promised(view: View, peak: str) -> float | None:
+    per_s = view.peak_per_s(peak)
+    return per_s / 1e12 if per_s else None
+
+
+def _of_pipe(view: View, peak: str) -> float | None:
+    per_s = view.pipe_per_s(peak)
+    return per_s / 1e12 if per_s else None
 
 
 def _lead(chosen: Sequence[tuple[View, Point]]) -> str:

@@ -71,10 +71,10 @@ def ceilings_of(view: View) -> tuple[Ceiling, ...]:
         peak = view.peak_per_s(dtype)
         if peak:
             found.append(Ceiling(f"{dtype}, data sheet", "data sheet", dtype, peak))
-        pipes = [p.rate.value for p in points if p.rate and p.case.op == "pipe" and _peak_name(p) == dtype]
-        if pipes:
-            found.append(Ceiling(f"{dtype}, pipe under this power limit", "pipe", dtype, max(pipes)))
-        ours = [p.rate.value for p in points if p.rate and p.case.op != "pipe" and _peak_name(p) == dtype]
+        pipe = view.pipe_per_s(dtype)
+        if pipe:
+            found.append(Ceiling(f"{dtype}, pipe under this power limit", "pipe", dtype, pipe))
+        ours = [p.rate.value for p in points if p.rate and not p.is_pipe and _peak_name(p) == dtype]
         if ours:
             found.append(Ceiling(f"{dtype}, our best", "measured", dtype, max(ours)))
     return tuple(found)
@@ -85,7 +85,7 @@ def _peak_name(point: Point) -> str:
 
 
 def _plot(view: View, number: int) -> Plot | None:
-    placed = [(x, p) for p in view.points if p.rate and (x := intensity_of(p)) and p.case.op != "pipe"]
+    placed = [(x, p) for p in view.points if p.rate and (x := intensity_of(p)) and not p.is_pipe]
     if not placed:
         return None
     ceilings = ceilings_of(view)

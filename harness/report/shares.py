@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness import units
+from harness.report.marks import PIPE_NOTE, pipe_marks
 from harness.report.panels import (
     CASE,
     COLOURS,
@@ -48,10 +49,10 @@ def share_plots(views: Sequence[View]) -> tuple[Plot, ...]:
     compute = _plot(
         views,
         "shares-compute",
-        [[p for p in v.points if p.spec and p.is_compute and p.bound != "memory"] for v in views],
+        [[p for p in v.points if p.spec and p.is_compute and p.bound != "memory" and not p.is_pipe] for v in views],
         "A bar runs to what arrives. From there, the middle part is what the kernel leaves unused in the cycles that "
         "it has, and the last part is clock that the data sheet assumes and the card does not reach. Whiskers are "
-        "95 % intervals.",
+        "95 % intervals." + (PIPE_NOTE if any(p.is_pipe for v in views for p in v.points) else ""),
     )
     memory = _plot(
         views,
@@ -92,6 +93,9 @@ def _plot(views: Sequence[View], id: str, points: Sequence[Sequence[Point]], not
     traces = [trace for n, view in enumerate(views) for trace in _bars(view, n, by_key[n], places, len(views) > 1)]
     if id == "shares-compute":
         traces += _leftovers(views, by_key, places)
+        traces += pipe_marks(
+            [(views[n], by_key[n][key], place) for (key, n), place in places.items()], _pipe_share, "%"
+        )
     most = max(_reach(p) for some in points for p in some)
     layout = base_layout(
         barmode="stack",
@@ -186,6 +190,11 @@ def _leftovers(views: Sequence[View], by_key: Sequence[Mapping[str, Point]], pla
         }
         for name, values, colour, shape in parts
     ]
+
+
+def _pipe_share(view: View, peak: str) -> float | None:
+    pipe, promised = view.pipe_per_s(peak), view.peak_per_s(peak)
+    return 100 * pipe / promised if pipe and promised else None
 
 
 def _said(view: View, point: Point) -> str:

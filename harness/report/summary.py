@@ -13,6 +13,7 @@ from harness import units
 from harness.corruption import alarms_of
 from harness.model import Metric, Record, Run
 from harness.noise import KnownSpread, NoiseFile, conditions_of, known_spread
+from harness.report.ceiling import ceiling_remark
 from harness.report.header import machine_lines, peak_lines, run_lines
 from harness.report.joules import energy_remark
 from harness.report.pairs import Matrix, pair_matrices
@@ -214,6 +215,7 @@ def _table(family: str, runs: Sequence[Run], known: Mapping[str, KnownSpread], l
         _algorithm_remark(records),
         _l2_remark(records),
         _power_remark(records),
+        ceiling_remark(runs, family),
         last_remark,
     )
     return Table(clean(family), rows, tuple(notes.explained()), tuple(remark for remark in remarks if remark))

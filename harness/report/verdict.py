@@ -104,7 +104,7 @@ def _memory(view: View) -> str:
 
 
 def _compute(view: View) -> Iterator[str]:
-    points = [p for p in view.points if p.is_compute and p.spec and p.bound != "memory"]
+    points = [p for p in view.points if p.is_compute and p.spec and p.bound != "memory" and not p.is_pipe]
     if not points:
         return
     low, high = _share(min(points, key=_share)), _share(max(points, key=_share))

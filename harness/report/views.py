@@ -8,6 +8,7 @@ from harness import units
 from harness.metrics import find_bound
 from harness.model import Case, Record, Run
 from harness.nccl_settings import has_own_world
+from harness.report.ceiling import PIPE
 from harness.report.panels import shorten
 from harness.report.text import clean
 from harness.statistics import mean_interval
@@ -100,6 +101,11 @@ class Point:
         return self.unit == "FLOP"
 
     @property
+    def is_pipe(self) -> bool:
+        """Whether this is no kernel that moves data but the ceiling above them."""
+        return self.case.op == PIPE and self.is_compute
+
+    @property
     def is_device_memory(self) -> bool:
         """Whether the headline is traffic of the device's own memory."""
         return bool(self.case.work) and self.case.work[0].peak == "memory"
@@ -158,6 +164,11 @@ class View:
         """The power limit under which the card ran."""
         limit = self.fact("power_limit_w")
         return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) else None
+
+    def pipe_per_s(self, name: str) -> float | None:
+        """What the tensor pipe itself reached for the format of that peak; `None` where it was not measured."""
+        rates = [p.rate.value for p in self.points if p.rate and p.is_pipe and p.case.work[0].peak == name]
+        return max(rates, default=None)
 
     def peak_per_s(self, name: str) -> float | None:
         """The data sheet's peak of that name, or a negotiated link's as the records know it."""

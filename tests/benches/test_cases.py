@@ -14,6 +14,7 @@ from benches import (
     bench_nccl_sweep,
     bench_overlap,
     bench_peers,
+    bench_pipe,
 )
 from harness import overlap
 from harness.importers import nccl_tests
@@ -21,7 +22,7 @@ from harness.model import PROFILES, DeviceFacts, Party
 from harness.nccl_settings import settings_of, words_of
 
 FAMILIES = (
-    *(bench_collectives, bench_nccl_sweep, bench_gemm, bench_memory, bench_overlap),
+    *(bench_collectives, bench_nccl_sweep, bench_gemm, bench_memory, bench_pipe, bench_overlap),
     *(bench_peers, bench_driver),
 )
 

@@ -17,8 +17,8 @@ class HostLoop(ResidentLoop):
 
     def launch(self, iterations):
         """Every program's sum."""
-        product = self._a.float() @ self._b.float().t()
-        self._out[:] = (iterations - self.skips) * product
+        product = self.a.float() @ self.b.float().t()
+        self.out[:] = (iterations - self.skips) * product
         self._stamps[:] = torch.tensor([[7, 100, 1000, 1700, 2000], [8, 200, 1000, 1800, 2000]])
 
 
@@ -26,7 +26,7 @@ def test_product_of_a_tile_is_two_flop_for_each_m_n_and_k():
     assert Tile(2, 3, 5, 4).flop == 60
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8"])
 def test_launch_is_that_on_every_sm_and_so_often(dtype):
     loop = HostLoop(dtype)
     assert loop.flop(10) == 2 * 10 * TILES["hopper", dtype].flop
@@ -49,7 +49,7 @@ def test_loop_that_was_shortened_is_far_off(skips, sqnr_db):
 
 def test_product_that_is_not_finite_is_never_right():
     loop = HostLoop()
-    loop._a[0, 0] = math.nan
+    loop.a[0, 0] = math.nan
     assert not loop.sqnr_db() >= 40.0
 
 
