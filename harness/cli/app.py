@@ -20,6 +20,7 @@ from harness.cli.gate_selftest import gate_selftest
 from harness.cli.history import history
 from harness.cli.import_ import import_
 from harness.cli.noise import noise
+from harness.cli.peak import peak
 from harness.cli.recover import recover
 from harness.cli.report import report
 from harness.cli.run import run
@@ -54,6 +55,9 @@ app.command("gate-selftest")(gate_selftest)
 app.command("report")(report)
 app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
 app.command("selfcheck")(selfcheck)
+app.command("peak", epilog="Exit codes: 0 done, 1 a shape's result was wrong, 2 no GPU or nothing measured, 5 usage.")(
+    peak
+)
 app.command("noise")(noise)
 app.command("history")(history)
 app.command("whoami")(whoami)

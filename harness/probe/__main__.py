@@ -109,6 +109,16 @@ def doctor() -> dict[str, object]:
     return examine()
 
 
+def peak() -> dict[str, object]:
+    """The best shape of a GEMM; OFPEAK_PEAK holds what is asked, as JSON."""
+    from harness.model import to_plain
+    from harness.probe.peak import peak as search
+    from harness.probe.peak import read_asked
+
+    plain: dict[str, object] = to_plain(search(read_asked(os.environ.get("OFPEAK_PEAK", ""))))
+    return plain
+
+
 def tell_end() -> dict[str, object]:
     """Let the servers that torchrun started leave: the run is over."""
     from harness.probe.meeting import Meeting, MeetingError
@@ -128,6 +138,7 @@ VERBS = {
     "devices": devices,
     "doctor": doctor,
     "facts": facts,
+    "peak": peak,
     "selfcheck": selfcheck,
     "tell_end": tell_end,
     "whoami": whoami,
