@@ -96,6 +96,18 @@ def test_a_wrong_result_is_never_timed_and_is_told(monkeypatch):
     assert measuring.wrong == [f"{SHAPE}: SQNR against float64 is -6.0 dB, at least 50 dB is required"]
 
 
+def test_the_best_shape_is_checked_again_on_fresh_data(monkeypatch):
+    measuring = bench(monkeypatch)
+    before = measuring._a[:64].clone()
+    measuring.check_again(SHAPE)
+    assert measuring.wrong == []
+    assert not torch.equal(measuring._a[:64], before)
+    kept = torch.zeros(SHAPE.m, SHAPE.n)
+    measuring._plan = lambda a, b, out: lambda: out.copy_(kept)
+    measuring.check_again(SHAPE)
+    assert measuring.wrong == [f"{SHAPE}: SQNR against float64 is 0.0 dB, at least 50 dB is required"]
+
+
 def test_an_element_that_was_not_written_is_found(monkeypatch):
     measuring = bench(monkeypatch, dtype="fp8_e4m3", protocol="mamf")
     measuring._plan = lambda a, b, out: lambda: out[:-1].view(torch.uint8).fill_(0x30)
