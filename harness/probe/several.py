@@ -68,6 +68,10 @@ class SeveralGpus:
         """Others of this process."""
         return self.gpus[0].among(gpus)
 
+    def flusher(self, size_bytes: int) -> Prologue:
+        """Zeroing so much memory of the first GPU."""
+        return self.gpus[0].flusher(size_bytes)
+
     def release(self) -> None:
         """Return cached blocks to the driver, on every GPU."""
         self.gpus[0].release()
