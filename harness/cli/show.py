@@ -58,8 +58,9 @@ def show(
         from harness.report.meter_table import meter_lines
 
         write("\n" + "\n".join(meter_lines(found)) + "\n")
+    write_rivals(runs, format)
     if columns is Columns.NCCL:
-        _write_nccl_columns(runs, format)
+        _write_lines(_nccl_lines(runs), format)
 
 
 def write_sweeps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
@@ -78,14 +79,27 @@ def write_sweeps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
     write_page(lambda console: sections.print_sections(found, console))
 
 
-def _write_nccl_columns(runs: Sequence["Run"], format: Format) -> None:
-    from harness.cli.output import write
+def write_rivals(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
+    """What implementations are beside one another, where any were compared."""
+    from harness.report.rivals import rival_lines
+
+    _write_lines(rival_lines(runs), format)
+
+
+def _nccl_lines(runs: Sequence["Run"]) -> list[str]:
     from harness.report.nccl_columns import nccl_lines
 
-    lines = nccl_lines(runs) or ["", "# no collective was measured"]
-    if format is Format.MD:
+    return nccl_lines(runs) or ["", "# no collective was measured"]
+
+
+def _write_lines(lines: Sequence[str], format: Format) -> None:
+    """A table of its own below the summaries, in Markdown as it is; nothing where it is empty."""
+    from harness.cli.output import write
+
+    if lines and format is Format.MD:
         lines = ["", "```", *lines[1:], "```"]
-    write("\n".join(lines) + "\n")
+    if lines:
+        write("\n".join(lines) + "\n")
 
 
 def _lay_beside(meter: Path, runs: Sequence["Run"]) -> list["Beside"]:

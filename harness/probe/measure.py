@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from harness.model import Case, Check, Samples, Telemetry
+from harness.model import Case, Check, Metric, Samples, Telemetry
 from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
 from harness.probe.protocols import PeerProtocols
 from harness.probe.repeats import compare_repeats
@@ -84,6 +84,8 @@ class Subject:
     so too. A launch that does several operations at once says how many.
 
     `gpus` are those at work where it is not the worker's own alone, as CUDA numbers them; the first one launches.
+
+    With `against`, another implementation of the same work is checked alike and timed in turn with this one, in blocks.
     """
 
     launch: Launch
@@ -97,15 +99,17 @@ class Subject:
     operations: int = 1
     before: Launch | None = None
     gpus: tuple[int, ...] = ()
+    against: Launch | None = None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring a case gave; without samples it was only checked."""
+    """What measuring a case gave; without samples it was only checked. `metrics` are those that samples do not give."""
 
     checks: tuple[Check, ...]
     samples: Samples | None = None
     telemetry: Telemetry | None = None
+    metrics: tuple[Metric, ...] = ()
 
 
 def measure_case(
@@ -126,7 +130,12 @@ def measure_case(
     if case.checked_only:
         return Measurement((before,))
     launch = with_extra(subject.launch, injected)
-    if subject.shots:
+    metrics: tuple[Metric, ...] = ()
+    if subject.against is not None:
+        from harness.probe.rivals import time_rivals
+
+        samples, telemetry, metrics = time_rivals(device, case, launch, subject.against)
+    elif subject.shots:
         samples, telemetry = time_shots(device, subject, injected)
     elif "protocol" in case.params:
         peers = peers or PeerProtocols()
@@ -135,7 +144,7 @@ def measure_case(
         samples, telemetry = time_window(device, launch, protocol, subject.operations)
     after = check(subject, device, checker, FRESH_SEED, "after")
     repeat = (check_repeat(subject, device, checker, (before, after)),) if case.deterministic else ()
-    return Measurement((before, after, *repeat), samples, telemetry)
+    return Measurement((before, after, *repeat), samples, telemetry, metrics)
 
 
 def check(subject: Subject, device: Device, checker: Checker, seed: int, when: str) -> Check:
@@ -177,6 +186,8 @@ def _launch_every_set(subject: Subject, device: Device) -> None:
         if subject.before is not None:
             subject.before(i)
         subject.launch(i)
+        if subject.against is not None:
+            subject.against(i)
     device.synchronize()
 
 
@@ -223,9 +234,24 @@ def time_window(device: Device, launch: Launch, protocol: Protocol, operations: 
     Of a launch that does several operations, what is kept are seconds of one.
     """
     load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25, rest_s=protocol.rest_s)
+    groups, telemetry = keep_window(load, protocol)
+    if operations == 1:
+        return samples_of(groups, load, device.timer), telemetry
+    groups = [replace(group, launches=group.launches * operations) for group in groups]
+    timeline, burst = (_of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
+    return samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
+
+
+def keep_window(load: Load, protocol: Protocol) -> tuple[list[Group], Telemetry]:
+    """The groups of one window of a load that has settled, and what was watched meanwhile; the load is over then.
+
+    Where a protocol waits for nothing to settle, its first `settle_s` are dropped.
+    """
     try:
         settled, settle_s = settle(load, protocol)
         began_s = load.run_group().ended_s
+        if protocol.settle_cap_s == 0 and protocol.settle_s > 0:
+            began_s = _run_until(load, began_s + protocol.settle_s)[-1].ended_s
         load.mark()
         groups = _run_until(load, began_s + protocol.window_s)
     except BaseException:
@@ -233,12 +259,8 @@ def time_window(device: Device, launch: Launch, protocol: Protocol, operations: 
         with contextlib.suppress(RuntimeError):
             load.finish()
         raise
-    telemetry = replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy_ratio(groups, began_s))
-    if operations == 1:
-        return samples_of(groups, load, device.timer), telemetry
-    groups = [replace(group, launches=group.launches * operations) for group in groups]
-    timeline, burst = (_of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
-    return samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
+    busy = busy_ratio(groups, began_s)
+    return groups, replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy)
 
 
 def _of_one(columns: Mapping[str, Sequence[float | None]], operations: int) -> dict[str, tuple[float | None, ...]]:
@@ -317,9 +339,9 @@ def refuse_bad_samples(seconds: Sequence[float]) -> None:
         raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
 
 
-def samples_of(all_groups: Sequence[Group], load: Load, timer: str) -> Samples:
-    """At most 200 samples of the groups; raises if any is not a positive number."""
-    groups = pooled(all_groups)
+def samples_of(all_groups: Sequence[Group], load: Load, timer: str, most: int = _MOST_SAMPLES) -> Samples:
+    """At most so many samples of the groups; raises if any is not a positive number."""
+    groups = pooled(all_groups, most)
     launches = groups[0].launches
     seconds = tuple(group.seconds / launches for group in groups)
     refuse_bad_samples(seconds)

@@ -230,7 +230,7 @@ class WorkerSession:
             outcome="measured",
             samples=measurement.samples,
             telemetry=telemetry,
-            metrics=metrics,
+            metrics=(*metrics, *measurement.metrics),
             warnings=warnings,
         )
 

@@ -85,7 +85,8 @@ def gemm_plot(views: Sequence[View]) -> Plot | None:
 
     series: dict[tuple[int, str], list[Point]] = {}
     for view, point in chosen:
-        series.setdefault((views.index(view), point.param("impl")), []).append(point)
+        how = ", ".join(part for part in (point.param("impl"), point.param("protocol")) if part)
+        series.setdefault((views.index(view), how), []).append(point)
     traces = []
     for number, ((at, impl), points) in enumerate(series.items()):
         label = plot_text(f"{impl or 'gemm'}, {views[at].label}" if len(views) > 1 else impl or "gemm")
@@ -121,9 +122,10 @@ def _of_pipe(view: View, peak: str) -> float | None:
 
 def _lead(chosen: Sequence[tuple[View, Point]]) -> str:
     """How often Triton is ahead of torch on the same set, type and shape; "" where the two never meet."""
-    pairs: dict[tuple[str, str, str], dict[str, float]] = {}
+    pairs: dict[tuple[str, ...], dict[str, float]] = {}
     for view, point in chosen:
-        pairs.setdefault((view.label, point.dtype, shape_of(point)), {})[point.param("impl")] = _value(point.rate)
+        key = (view.label, point.dtype, shape_of(point), point.param("protocol"))
+        pairs.setdefault(key, {})[point.param("impl")] = _value(point.rate)
     both = [pair for pair in pairs.values() if {"torch", "triton"} <= pair.keys()]
     if not both:
         return ""

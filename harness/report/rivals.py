@@ -1,0 +1,129 @@
+"""Comparisons of two implementations as a table: ratios above 1 speak for the first, an energy ratio below 1 does."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness import units
+from harness.model import Record, Run
+from harness.report.text import clean, counted
+from harness.rivals import ABBA, CYCLE_RATIO, ENERGY_RATIO, NAMES, RATE_RATIO, SHORT_BLOCKS
+
+_TITLES = {
+    ABBA: "in blocks A B B A, each at its own equilibrium",
+    SHORT_BLOCKS: "in short blocks at one clock: cycles alone",
+}
+_COLUMNS = "{:<42}{:>20}{:>20}{:>17}{:>13}{:>10}"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One work by two implementations; figures are medians over the runs, `None` where unknown."""
+
+    protocol: str
+    what: str
+    group: str
+    sides: str
+    ratios: dict[str, tuple[float | None, float | None, float | None]]
+    energies: tuple[float | None, float | None]
+    clocks: tuple[float | None, float | None]
+    spread: float | None
+    unit: str
+
+
+def compared(runs: Sequence[Run]) -> list[Compared]:
+    """Every comparison that the runs measured, in their order."""
+    records: dict[str, list[Record]] = {}
+    for record in (record for run in runs for record in run.measured):
+        if any(record.metric(name) for name in NAMES):
+            records.setdefault(record.key, []).append(record)
+    return [_compared(some) for some in records.values()]
+
+
+def rival_lines(runs: Sequence[Run]) -> list[str]:
+    """The table, with geometric means and the least of each group; empty where nothing was compared."""
+    rows = compared(runs)
+    lines: list[str] = []
+    for protocol in dict.fromkeys(row.protocol for row in rows):
+        own = [row for row in rows if row.protocol == protocol]
+        sides = ", ".join(dict.fromkeys(row.sides for row in own))
+        head = _COLUMNS.format("", "rate", "cycle ratio", "pJ", "MHz", "blocks")
+        lines += ["", f"{sides} {_TITLES.get(protocol, clean(protocol))}", head.rstrip()]
+        lines += [_line(row) for row in own]
+        for group in dict.fromkeys(row.group for row in own):
+            lines += _means(group, [row for row in own if row.group == group])
+    return lines
+
+
+def _compared(records: Sequence[Record]) -> Compared:
+    params, case = records[0].case.params, records[0].case
+    dims = [str(params[name]) for name in ("m", "n", "k") if name in params]
+    size = "x".join(dims) if dims else units.format_size(float(params["bytes"])) if "bytes" in params else ""
+    group = " ".join(str(part) for part in (case.op, params.get("dtype", ""), params.get("accumulation", "")) if part)
+    return Compared(
+        protocol=str(params.get("protocol", ABBA)),
+        what=clean(f"{group} {size}"),
+        group=clean(group),
+        sides=clean(f"{params.get('impl', '')} / {params.get('against', '')}"),
+        ratios={name: _ratio(records, name) for name in NAMES},
+        energies=(_median(records, "energy_per_work"), _median(records, "against_energy_per_work")),
+        clocks=(_clock(records), _median(records, "against_sm_clock")),
+        spread=_median(records, "block_spread"),
+        unit=case.work[0].unit if case.work else "",
+    )
+
+
+def _ratio(records: Sequence[Record], name: str) -> tuple[float | None, float | None, float | None]:
+    """Value, and the interval of one run; of several runs the interval is left to whoever compares them."""
+    if len(records) > 1:
+        return _median(records, name), None, None
+    metric = records[0].metric(name)
+    return (None, None, None) if metric is None else (metric.value, metric.low, metric.high)
+
+
+def _median(records: Sequence[Record], name: str) -> float | None:
+    values = [m.value for record in records if (m := record.metric(name)) and m.value is not None]
+    return statistics.median(values) if values else None
+
+
+def _clock(records: Sequence[Record]) -> float | None:
+    clocks = [r.telemetry.sm_clock_mhz for r in records if r.telemetry and r.telemetry.sm_clock_mhz is not None]
+    return statistics.median(clocks) if clocks else None
+
+
+def _line(row: Compared) -> str:
+    pico = [None if joules is None else joules * 1e12 for joules in row.energies]
+    return _COLUMNS.format(
+        row.what,
+        _said(row.ratios[RATE_RATIO]),
+        _said(row.ratios[CYCLE_RATIO]),
+        _both(pico, units.significant),
+        _both(row.clocks, lambda value: f"{value:.0f}"),
+        "" if row.spread is None else f"± {100 * row.spread:.2f} %",
+    ).rstrip()
+
+
+def _said(ratio: tuple[float | None, float | None, float | None]) -> str:
+    value, low, high = ratio
+    if value is None:
+        return units.UNKNOWN
+    return f"{value:.4f}" if low is None or high is None else f"{value:.4f} ± {(high - low) / 2:.4f}"
+
+
+def _both(values: Sequence[float | None], write: Callable[[float], str]) -> str:
+    if all(value is None for value in values):
+        return units.UNKNOWN
+    return " / ".join(units.UNKNOWN if value is None else write(value) for value in values)
+
+
+def _means(group: str, rows: Sequence[Compared]) -> Iterator[str]:
+    """The geometric mean and the least of each ratio that every row of the group has."""
+    for name, title in ((RATE_RATIO, "rate"), (CYCLE_RATIO, "cycle ratio"), (ENERGY_RATIO, "energy")):
+        known = [(value, row) for row in rows if (value := row.ratios[name][0]) is not None and value > 0]
+        if len(known) < 2:
+            continue
+        mean = math.exp(statistics.fmean(math.log(value) for value, _ in known))
+        worst, at = (max if name == ENERGY_RATIO else min)(known, key=lambda pair: pair[0])
+        of = f"in the geometric mean of {counted(len(known), 'shape')}"
+        yield f"  {group}: {title} {mean:.4f} {of}, at worst {worst:.4f} ({at.what})"
