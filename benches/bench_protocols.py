@@ -70,17 +70,17 @@ def gemm_case(
     shape: tuple[int, int, int],
     device: DeviceFacts,
     accumulation: str = "",
-    out: str = "bf16",
+    output: str = "bf16",
 ) -> Case:
     """2·m·n·k FLOP on one set of buffers; what the tool itself runs is what its key leaves out."""
     m, n, k = shape
-    moved = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * DTYPES[out].itemsize
-    params = {"dtype": dtype, "impl": impl, "m": m, "n": n, "k": k, "layout": "tn", "data": "normal", "out": out}
-    defaults = {"layout": "tn", "data": "normal", "out": "bf16"}
+    moved = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * DTYPES[output].itemsize
+    params = {"dtype": dtype, "impl": impl, "m": m, "n": n, "k": k, "layout": "tn", "data": "normal", "output": output}
+    defaults = {"layout": "tn", "data": "normal", "output": "bf16"}
     if accumulation:
         params["accumulation"] = accumulation
     if accumulation and protocol == "mamf":
-        defaults |= {"accumulation": "slow", "out": "fp8_e4m3"}
+        defaults |= {"accumulation": "slow", "output": "fp8_e4m3"}
     return Case(
         "gemm",
         params | {"protocol": protocol},
@@ -122,7 +122,7 @@ def measure_copy(case, device, measure):
 def measure_gemm(case, device, measure):
     """One product again and again; before each, mamf-finder also fills the result with other numbers."""
     p, place = case.params, device.torch_device
-    m, n, k, dtype, out_dtype = p["m"], p["n"], p["k"], DTYPES[p["dtype"]], DTYPES[p["out"]]
+    m, n, k, dtype, out_dtype = p["m"], p["n"], p["k"], DTYPES[p["dtype"]], DTYPES[p["output"]]
     a, b = (torch.empty(rows, k, dtype=dtype, device=place) for rows in (m, n))
     out = torch.empty(m, n, dtype=out_dtype, device=place)
     other = torch.randn(m, n, device=place).to(out_dtype)
@@ -144,7 +144,7 @@ def measure_gemm(case, device, measure):
         outputs=[out],
         reference=reference,
         sets=1,
-        least_sqnr_db=LEAST_SQNR_DB[p["dtype"], p["out"], accumulation],
+        least_sqnr_db=LEAST_SQNR_DB[p["dtype"], p["output"], accumulation],
         before=(lambda i: out.copy_(other)) if p["protocol"] == "mamf" else None,
     )
 
