@@ -57,8 +57,6 @@ VARIANTS = (
     {"dtype": "fp16", "accumulation": "", "layout": "nt"},
 )
 # Llama 3.1 70B generating for so many sequences: the projection out of attention, up in the MLP, and down from it.
-DECODED_ROWS = (1, 16, 64, 128)
-LLAMA_70B = ((8192, 8192), (28672, 8192), (8192, 28672))
 SAMPLED_ROWS = 64
 MOST_SKINNY_ROWS = 128
 MEMORY_BOUND_L2_MULTIPLES = 64
@@ -67,7 +65,7 @@ MEMORY_BOUND_L2_MULTIPLES = 64
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """Quick: bf16 and fast fp8 at 8192³; standard: four types at three shapes, and row-wise scales.
 
-    Full: block scales, mixed fp8, layouts, float32 outputs, tf32, fp32, a small shape, and what a transformer decodes.
+    Full: block scales, mixed fp8, layouts, float32 outputs, tf32, fp32, a small shape.
     """
     if device.kind != "cuda":
         shapes, types = [SMOKE], MAIN[:3]
@@ -86,16 +84,6 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         yield from (gemm_case(d, acc, impl, shape, device) for d, acc, shape in extra for impl in IMPLEMENTATIONS)
         for variant in VARIANTS[1:]:
             yield from (gemm_case(impl=impl, shape=SQUARE, device=device, **variant) for impl in IMPLEMENTATIONS)
-        yield from decoding_cases(device)
-
-
-def decoding_cases(device: DeviceFacts) -> Iterator[Case]:
-    """Products of few rows, which reading the weights bounds; SKINNY is one of them."""
-    for m in DECODED_ROWS:
-        for n, k in LLAMA_70B:
-            if (m, n, k) != SKINNY:
-                for dtype, accumulation in (MAIN[0], MAIN[2]):
-                    yield from (gemm_case(dtype, accumulation, impl, (m, n, k), device) for impl in IMPLEMENTATIONS)
 
 
 def gemm_case(
