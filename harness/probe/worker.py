@@ -108,9 +108,9 @@ class WorkerSession:
         """The cases of a family that this run is to measure, with what the device cannot do marked in them.
 
         A family that `is_last` comes behind all others: it leaves the card to rest, and they want it warm, or it leaves
-        something in the process that they must not find. Under torchrun a case of one GPU is measured only where it was
-        asked for: the other GPUs would wait for nothing. One that
-        wants to be `is_asked_for` is left out unless the order names it, or parameters of its keys.
+        something in the process that they must not find. One that wants to be `is_asked_for` is left out unless the
+        order names it, or parameters of its keys. Under torchrun a case of one GPU is measured only where it was asked
+        for: the other GPUs would wait for nothing.
         """
         chosen = []
         if is_last:
