@@ -47,6 +47,13 @@ ENERGY_CHECK_RATIO = 0.03
 SM_SPREAD_RATIO = 0.01
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
+# Whose launch handles tokens, and the parameters of which their number is the product.
+TOKENS_BY_OP = {
+    "decode_attention": ("batch",),
+    "decode_latency": ("batch",),
+    "prefill_attention": ("batch", "context"),
+}
+TOKENS_LABEL = "through one layer's attention"
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
 
 
@@ -72,6 +79,7 @@ def derive_metrics(
     Only what exists between ranks, or in a launch that the host waits for, is left out elsewhere.
     """
     bound = find_bound(case, telemetry, sheet)
+    energies = _energies(case, samples, telemetry, facts)
     return (
         *_rates(case, samples),
         *_times(samples),
@@ -79,7 +87,8 @@ def derive_metrics(
         _at_clock_ratio(samples, telemetry, bound, sheet, facts),
         _clock_ratio(telemetry, bound, sheet, facts),
         _cycles(samples, telemetry),
-        *_energies(case, samples, telemetry, facts),
+        *energies,
+        *_of_tokens(case, samples, energies),
         _l2_ratio(case, facts),
         _nvml_clock_ratio(telemetry),
         *_of_ranks(samples),
@@ -358,6 +367,19 @@ def _energy_of(
     interval = _around(per_j, None if half_j is None else half_j / amount)
     per_work = _metric(f"{name}_per_work", per_j, unit, "lower", label=label, interval=interval, reason=reason)
     return _with_sensor_error(each), _with_sensor_error(per_work)
+
+
+def _of_tokens(case: Case, samples: Samples, energies: Sequence[Metric]) -> Iterator[Metric]:
+    """Tokens that pass one layer's attention a second, and what one costs; nothing for what handles no tokens."""
+    if case.op not in TOKENS_BY_OP:
+        return
+    tokens = math.prod(int(case.params[name]) for name in TOKENS_BY_OP[case.op])
+    rate, interval = tokens / samples.seconds_per_launch, rate_interval(tokens, samples.seconds)
+    yield _metric("tokens", rate, "token/s", "higher", label=TOKENS_LABEL, interval=interval)
+    (energy,) = (metric for metric in energies if metric.name == "energy")
+    low, high = (None if bound is None else bound / tokens for bound in (energy.low, energy.high))
+    value = None if energy.value is None else energy.value / tokens
+    yield replace(energy, name="energy_per_token", value=value, unit="J/token", low=low, high=high)
 
 
 def _power_interval(telemetry: Telemetry) -> Interval | None:

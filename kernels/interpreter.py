@@ -13,6 +13,8 @@ from typing import Any
 
 _WITH_KERNELS = (
     "kernels.all_reduce",
+    "kernels.attention",
+    "kernels.cache",
     "kernels.driver",
     "kernels.gemm",
     "kernels.gemm_parts",

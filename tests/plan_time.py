@@ -22,6 +22,8 @@ CHECKS_S = {"B": 0.6, "FLOP": 0.8}
 # 28 cases of the driver and 10 others took 80 s a run of `quick`; contexts of fresh processes were not timed yet.
 SHOTS_S = 1.0
 CONTEXT_S = 15.0
+# Latencies that the device times over a window, as it times a rate.
+IN_WINDOWS = ("load_latency", "peer_latency")
 
 LATENCY_S = 7e-6
 RATES_PER_S = {"B": 330e9, "FLOP": 650e12}
@@ -71,7 +73,7 @@ def case_seconds(case: Case, profile: str) -> float:
     protocol = protocol_for(case, profile, is_cpu=False)
     if "ranks" in case.params:
         return _ranks_seconds(case, protocol)
-    if case.kind == "latency" or case.op == "zero_copy_read":
+    if (case.kind == "latency" and case.op not in IN_WINDOWS) or case.op == "zero_copy_read":
         return CONTEXT_S if case.op == "context" else SHOTS_S
     checks_s = CHECKS_S["FLOP" if protocol == SUSTAINED_COMPUTE else "B"]
     return protocol.rest_s + protocol.settle_s + SETTLE_STEP_S + protocol.window_s + checks_s

@@ -662,3 +662,26 @@ def test_pair_whose_links_or_rate_nobody_knows_gets_no_share(links, sheet, missi
     share = metrics_of(PEER_COPY, telemetry=telemetry, sheet=sheet)["spec_ratio"]
     assert share.value is None
     assert reason in share.reason
+
+
+DECODE = Case("decode_attention", {"batch": 4, "context": 1000}, (READ_WRITE,), footprint_bytes=10_000)
+
+
+def test_tokens_are_those_of_a_batch_in_decode_and_of_whole_prompts_in_prefill():
+    prefill = replace(DECODE, op="prefill_attention")
+    rates = [metrics_of(case)["tokens"] for case in (DECODE, prefill)]
+    assert [(rate.value, rate.unit, rate.better) for rate in rates] == [
+        (2.0, "token/s", "higher"),
+        (2000.0, "token/s", "higher"),
+    ]
+    assert rates[0].label == "through one layer's attention"
+    assert "tokens" not in metrics_of(COPY)
+
+
+def test_joules_of_a_token_are_the_launchs_over_its_tokens():
+    metrics = metrics_of(DECODE, telemetry=POWERED)
+    each = metrics["energy_per_token"]
+    assert (each.value, each.unit, each.systematic_ratio) == (300.0, "J/token", metrics["energy"].systematic_ratio)
+    assert interval(each) == pytest.approx((300 * 0.9804, 300 * 1.0196))
+    unknown = metrics_of(DECODE, telemetry=Telemetry(missing={"power_w": "NVML says not supported"}))
+    assert (unknown["energy_per_token"].value, unknown["energy_per_token"].reason) == (None, "NVML says not supported")

@@ -163,7 +163,7 @@ def measure(request: Request, is_torchrun: bool) -> int:
     """The runner's events drawn, the summary printed."""
     from harness import runner
     from harness.cli.output import standard_console, write
-    from harness.cli.show import write_rivals, write_steps, write_summaries, write_sweeps
+    from harness.cli.show import write_rivals, write_steps, write_summaries, write_sweeps, write_workloads
     from harness.corruption import alarms_of
     from harness.report.progress import Progress
     from harness.report.summary import summarize
@@ -186,6 +186,7 @@ def measure(request: Request, is_torchrun: bool) -> int:
     write_sweeps(runs)
     write_steps(runs)
     write_rivals(runs)
+    write_workloads(runs)
     write("".join(f"{clean(told)}\n" for told in alarms_of(runs)))
     return exit_code_of(runs)
 

@@ -41,7 +41,8 @@ def show(
 ) -> None:
     """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them.
 
-    Where computing was measured beside communicating, what was hidden stands below.
+    Where computing was measured beside communicating, what was hidden stands below; so do plateaus of caches, latency
+    by SM, and what shapes lose that are one off.
     """
     from harness import store
     from harness.noise_files import find_noise
@@ -53,6 +54,7 @@ def show(
     write_summaries(summarize(runs, [str(file) for file in files], find_noise), format)
     write_sweeps(runs, format)
     write_steps(runs, format)
+    write_workloads(runs, format)
     if found:
         from harness.cli.output import write
         from harness.report.meter_table import meter_lines
@@ -142,6 +144,26 @@ def write_steps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
     from harness.report.overlap_table import overlap_sections
 
     shown = overlap_sections(runs)
+    if not shown:
+        return
+    if format is Format.MD:
+        write("\n" + sections.to_markdown(shown) + "\n")
+        return
+
+    def draw(console: "Console") -> None:
+        console.print()
+        sections.print_sections(shown, console)
+
+    write_page(draw)
+
+
+def write_workloads(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
+    """Write what follows from several cases together: plateaus, latency by SM, cliffs; nothing where there is none."""
+    from harness.cli.output import write, write_page
+    from harness.report import sections
+    from harness.report.workloads import workload_sections
+
+    shown = workload_sections(runs)
     if not shown:
         return
     if format is Format.MD:

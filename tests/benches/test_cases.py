@@ -7,7 +7,11 @@ from itertools import pairwise
 import pytest
 
 from benches import (
+    bench_alignment,
+    bench_attention,
+    bench_cache,
     bench_collectives,
+    bench_data,
     bench_decoding,
     bench_driver,
     bench_gemm,
@@ -16,6 +20,7 @@ from benches import (
     bench_overlap,
     bench_peers,
     bench_pipe,
+    bench_units,
 )
 from harness import overlap
 from harness.importers import nccl_tests
@@ -25,6 +30,7 @@ from harness.nccl_settings import settings_of, words_of
 FAMILIES = (
     *(bench_collectives, bench_decoding, bench_nccl_sweep, bench_gemm, bench_memory, bench_pipe, bench_overlap),
     *(bench_peers, bench_driver),
+    *(bench_cache, bench_attention, bench_alignment, bench_units, bench_data),
 )
 
 H200 = DeviceFacts(

@@ -13,11 +13,14 @@ from itertools import chain
 from pathlib import Path
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels import (
     all_reduce,
+    attention,
+    cache,
     collectives_triton,
     driver,
     gemm,
@@ -75,6 +78,7 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
         ".v2.b32",
         "fma.rn",
         "ld.volatile",
+        "ld.global.ca",
         "st.relaxed.sys.global.v2.b64",
         "ld.relaxed.sys.global.v2.b64",
         "st.release.sys",
@@ -247,6 +251,59 @@ def compile_peers(capability):
         yield result | {"kernel": f"peers.{kernel.__name__}"}
 
 
+def compile_cache(capability):
+    words = {"source": "*i32", "sums": "*i64"}
+    walks = {"chain": "*i64", "ends": "*i64"}
+    on_sm = dict.fromkeys(("turn", "start", "sm", "slot", "steps"), "i32")
+    walk = {"chain": "*i64", "position": "*i64", "ends": "*i64", "slot": "i32", "steps": "i32"}
+    kernels = [
+        (cache.sweep_kernel, words | {"blocks": "i32", "rounds": "i32"}, {"BLOCK": cache.SWEEP_BLOCK}, 4),
+        *((cache.apart_kernel, words, {"STRIDE": s, "BLOCK": cache.APART_BLOCK}, 4) for s in (1, 64)),
+        *((cache.gather_kernel, {"source": "*i32", "index": "*i32", "sums": "*i64"},
+           {"ROWS": cache.GATHER_WORDS // w, "WORDS": w}, 4) for w in (1, 128)),
+        (cache.walk_kernel, walk, {}, 1),
+        (cache.walk_on_sm_kernel, walks | {"turns": "*i32"} | on_sm, {"IS_INTERPRETED": False}, 1),
+        (cache.sm_kernel, {"sms": "*i32"}, {"IS_INTERPRETED": False}, 1),
+    ]  # fmt: skip
+    for kernel, arguments, constants, warps in kernels:
+        result = compile_kernel(kernel, capability, arguments, constants, num_warps=warps, num_stages=1)
+        yield result | {"kernel": f"cache.{kernel.__name__}", **constants}
+
+
+def compile_decode(capability, cache_type, is_split, paged):
+    """Eight query heads a key-value head, 128 wide, as the family has them."""
+    out = "fp32" if is_split else "bf16"
+    arguments = {"q": "*bf16", "keys": f"*{cache_type}", "values": f"*{cache_type}"}
+    arguments |= {"table": "*i32" if paged else "*bf16", "out": f"*{out}", "maxima": "*fp32", "sums": "*fp32"}
+    arguments |= {"scale": "fp32", "value_scale": "fp32", "length": "i32", "blocks_each": "i32", "splits": "i32"}
+    multiply = tl.bfloat16 if cache_type == "bf16" else tl.float16
+    constants = {"KV_HEADS": 8, "GROUP": 8, "ROWS": 16, "D": 128, "BLOCK": attention.PAGE, "IS_SPLIT": is_split}
+    constants |= {"PAGED": paged, "MULTIPLY": multiply, "STAGES": attention.DECODE_STAGES[paged]}
+    kernel = attention.decode_kernel
+    result = compile_kernel(kernel, capability, arguments, constants, num_warps=attention.DECODE_WARPS)
+    return result | {"kernel": kernel.__name__, "cache": cache_type, "is_split": is_split, "paged": paged}
+
+
+def compile_attention(capability):
+    for cache_type in ("bf16", "fp8e4nv") if capability >= 89 else ("bf16",):
+        for is_split in (True, False):
+            for paged in (True, False):
+                yield compile_decode(capability, cache_type, is_split, paged)
+    arguments = dict.fromkeys(("parts", "maxima", "sums"), "*fp32") | {"out": "*bf16", "value_scale": "fp32"}
+    arguments |= {"splits": "i32"}
+    constants = {"D": 128, "MOST": attention.MOST_SPLITS}
+    result = compile_kernel(attention.combine_kernel, capability, arguments, constants, num_warps=4)
+    yield result | {"kernel": "combine_kernel"}
+    for causal in (True, False):
+        config = attention.PREFILL
+        arguments = dict.fromkeys(("q", "keys", "values", "out"), "*bf16") | {"scale": "fp32", "length": "i32"}
+        constants = {"HEADS": 64, "KV_HEADS": 8, "D": 128, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+        constants |= {"CAUSAL": causal, "MULTIPLY": tl.bfloat16, "STAGES": config.stages}
+        kernel = attention.prefill_kernel
+        result = compile_kernel(kernel, capability, arguments, constants, num_warps=config.warps)
+        yield result | {"kernel": kernel.__name__, "causal": causal}
+
+
 def compile_driver(capability):
     for kernel in driver.SIGNATURES:
         image = driver.compile_image(kernel, divmod(capability, 10))
@@ -333,6 +390,8 @@ def compile_promoted_and_skinny(capability, out_types):
 def compile_all(capability, out_types):
     yield from compile_driver(capability)
     yield from compile_peers(capability)
+    yield from compile_cache(capability)
+    yield from compile_attention(capability)
     for ranks, dtype in ((2, "bf16"), (8, "fp32")):
         yield from compile_all_reduce(capability, ranks, dtype)
     for even in (True, False):

@@ -126,3 +126,33 @@ def test_kernels_between_gpus_move_16_bytes_a_thread_and_loads_of_a_chain_are_no
         assert counts[f"peers.{name}"][".v4.b32"] >= 2, name
     assert counts["peers.load_kernel"]["cp.async.c"] >= 2
     assert counts["peers.chase_kernel"]["ld.volatile"] == 1
+
+
+def test_sweep_moves_16_bytes_a_thread_through_l1(compiled):
+    """cp.async of 16 bytes passes L1 by: no plateau of L1 would be seen."""
+    (line,) = [line for line in compiled if line["kernel"] == "cache.sweep_kernel"]
+    assert line["counts"][".v4.b32"] == 8
+    assert line["counts"]["cp.async.c"] == 0
+
+
+def test_chains_are_followed_through_l1_over_working_sets_and_in_l2_by_sm(compiled):
+    counts = {line["kernel"]: line["counts"] for line in compiled if line["kernel"].startswith("cache.walk")}
+    assert counts["cache.walk_kernel"]["ld.global.ca"] == 1
+    assert counts["cache.walk_kernel"]["ld.volatile"] == 0
+    assert counts["cache.walk_on_sm_kernel"]["ld.volatile"] == 1
+
+
+def test_decode_keeps_three_blocks_of_a_bf16_cache_under_way_and_two_programs_fit_an_sm(compiled):
+    """Keys and values of 64 by 128 in 2 B are 32 KiB a block; pages, whose number is loaded first, need more stages."""
+    lines = [line for line in compiled if line["kernel"] == "decode_kernel" and line["cache"] == "bf16"]
+    assert {(line["is_split"], line["paged"]) for line in lines} == {(s, p) for s in (0, 1) for p in (0, 1)}
+    for line in lines:
+        assert 3 * 32 * 2**10 <= line["shared_bytes"] <= 227 * 2**10 // 2, line
+        assert line["counts"]["cp.async.c"] and line["counts"]["mma.sync"], line
+
+
+def test_prefill_uses_wgmma_and_loads_ahead(compiled):
+    lines = [line for line in compiled if line["kernel"] == "prefill_kernel"]
+    assert {line["causal"] for line in lines} == {True, False}
+    for line in lines:
+        assert line["counts"]["wgmma.mma_async"] and line["counts"]["cp.async.c"], line
