@@ -18,6 +18,7 @@ from harness.journal import JournalError
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record
 from harness.probe import worker
 from harness.probe.measure import Reference, Subject
+from harness.probe.ranges import named_range
 
 ROOT = Path(__file__).parent
 SESSION = pytest.StashKey[worker.WorkerSession]()
@@ -185,7 +186,8 @@ def measure(request: pytest.FixtureRequest, case: Case, benchmark: Any) -> Calla
                 pytest.skip(str(refusal))
         else:
             assert reference is not None, "a case without a reference is not timed"
-            record = session.measure(case, Subject(launch, inputs, outputs, reference, **how))
+            with named_range(case.key, session.facts.kind == "cuda"):
+                record = session.measure(case, Subject(launch, inputs, outputs, reference, **how))
         request.node.stash[RECORD] = record
         _replay(record, benchmark)
         return record

@@ -194,6 +194,9 @@ class Telemetry:
 
     `nvlink_links` are the NVLinks that are up between the two GPUs of a pair, or that bound what goes between them.
 
+    `tensor_busy_ratio` and `dram_busy_ratio` are the performance monitor's, `nvml_busy_ratio` is what NVML calls GPU
+    utilisation: the share of its last sampling period in which any kernel ran.
+
     `changes` tells what happened to the card, from before the case's first launch until after its last: Xid messages,
     ECC and NVLink errors, limits set by others, processes that came, a driver that was reloaded.
 
@@ -231,6 +234,7 @@ class Telemetry:
     limited_by: str = "unknown"
     tensor_busy_ratio: float | None = None
     dram_busy_ratio: float | None = None
+    nvml_busy_ratio: float | None = None
     longest_gap_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None

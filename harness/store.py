@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # History of the run file's schema; a change gets a line here and a migration in `_to_run`.
 #   1  the first
 #   2  adds the ruler and the idle power of workers; of telemetry: the energy cross-check, tensor-pipe and DRAM busy,
-#      the burst, a time line that begins with the settling, what happened to the card in the window, a collective's
-#      algorithm, protocol, channels and transport, and the NVLinks between a pair of GPUs; a
+#      NVML's utilisation, the burst, a time line that begins with the settling, what happened to the card in the
+#      window, a collective's algorithm, protocol, channels and transport, and the NVLinks between a pair of GPUs; a
 #      metric's systematic error; of samples: how many single calls they stand for and the slowest, each rank's own
 #      mean, the host's cost of a launch, the parts of one, and the queues `loop` and `eager`; in the order, what was
 #      slowed down on purpose; of the device, the party of ranks that torchrun started. All may be absent, so that a

@@ -22,7 +22,10 @@ _WITH_KERNELS = (
     "kernels.gemm_promoted",
     "kernels.gemm_skinny",
     "kernels.memory",
+    "kernels.mx",
     "kernels.peers",
+    "kernels.quantise",
+    "kernels.spin",
 )
 
 

@@ -19,6 +19,8 @@ WORLD_START_S = 10.0
 # Settling ends at its first look after 2 s in most cases; checks and compiled kernels come on top.
 SETTLE_STEP_S = 0.25
 CHECKS_S = {"B": 0.6, "FLOP": 0.8}
+# Not measured yet: a quality case computes its result four times, at most a few seconds of small kernels.
+QUALITY_S = 4.0
 # 28 cases of the driver and 10 others took 80 s a run of `quick`; contexts of fresh processes were not timed yet.
 SHOTS_S = 1.0
 CONTEXT_S = 15.0
@@ -75,6 +77,8 @@ def case_seconds(case: Case, profile: str) -> float:
         return _ranks_seconds(case, protocol)
     if (case.kind == "latency" and case.op not in IN_WINDOWS) or case.op == "zero_copy_read":
         return CONTEXT_S if case.op == "context" else SHOTS_S
+    if case.kind == "quality":
+        return QUALITY_S
     checks_s = CHECKS_S["FLOP" if protocol == SUSTAINED_COMPUTE else "B"]
     return protocol.rest_s + protocol.settle_s + SETTLE_STEP_S + protocol.window_s + checks_s
 

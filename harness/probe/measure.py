@@ -86,6 +86,9 @@ class Subject:
     `gpus` are those at work where it is not the worker's own alone, as CUDA numbers them; the first one launches.
 
     With `against`, another implementation of the same work is checked alike and timed in turn with this one, in blocks.
+
+    `figures` tells numbers of the result itself, asked for after the last check: an error, a loss. That of a `quality`
+    case is named `quality`, further ones begin with it.
     """
 
     launch: Launch
@@ -100,16 +103,21 @@ class Subject:
     before: Launch | None = None
     gpus: tuple[int, ...] = ()
     against: Launch | None = None
+    figures: Callable[[], Iterable[Metric]] | None = None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring a case gave; without samples it was only checked. `metrics` are those that samples do not give."""
+    """What measuring a case gave; without samples it was only checked.
+
+    `metrics` are those that samples do not give, `figures` numbers of the result itself.
+    """
 
     checks: tuple[Check, ...]
     samples: Samples | None = None
     telemetry: Telemetry | None = None
     metrics: tuple[Metric, ...] = ()
+    figures: tuple[Metric, ...] = ()
 
 
 def measure_case(
@@ -144,7 +152,10 @@ def measure_case(
         samples, telemetry = time_window(device, launch, protocol, subject.operations)
     after = check(subject, device, checker, FRESH_SEED, "after")
     repeat = (check_repeat(subject, device, checker, (before, after)),) if case.deterministic else ()
-    return Measurement((before, after, *repeat), samples, telemetry, metrics)
+    figures = tuple(subject.figures()) if subject.figures is not None else ()
+    if case.kind == "quality" and not any(figure.name == "quality" for figure in figures):
+        raise CheckFailedError("a quality case gave no figure of that name", (before, after, *repeat))
+    return Measurement((before, after, *repeat), samples, telemetry, metrics, figures)
 
 
 def check(subject: Subject, device: Device, checker: Checker, seed: int, when: str) -> Check:

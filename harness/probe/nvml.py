@@ -109,6 +109,11 @@ class Gpu:
         """The GPU's temperature in degrees Celsius."""
         return self.query("GetTemperature", 0)
 
+    def utilisation_ratio(self) -> Reading:
+        """The share of the driver's last sampling period in which any kernel ran, 0..1; a period is 1/6 s to 1 s."""
+        reading = self.query("GetUtilizationRates")
+        return reading if reading.value is None else Reading(reading.value.gpu / 100)
+
     def event_reasons(self) -> Reading:
         """The bits of `EVENT_BITS` that hold the clocks down now."""
         reading = self.query("GetCurrentClocksEventReasons")

@@ -53,6 +53,7 @@ class Edge:
     busy: Reading = field(default_factory=lambda: Reading(None, "not sampled"))
     utc: str = ""
     state: Mapping[str, Reading] = field(default_factory=dict)
+    utilisation: Reading | None = None
 
 
 def read_edge(gpu: Gpu) -> Edge:
@@ -66,6 +67,7 @@ def read_edge(gpu: Gpu) -> Edge:
         gpu.query("GetCurrPcieLinkWidth"),
         utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         state=read_state(gpu),
+        utilisation=gpu.utilisation_ratio(),
     )
 
 
@@ -165,6 +167,8 @@ def summarise(
         changes=changes_between(first.state, last.state),
         pcie_generation=_value("pcie_generation", last.pcie_generation, missing),
         pcie_lanes=_value("pcie_lanes", last.pcie_lanes, missing),
+        # Read while the load still runs: the period that it speaks of lies in the window's end.
+        nvml_busy_ratio=None if last.utilisation is None else _value("nvml_busy_ratio", last.utilisation, missing),
         timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
         missing=missing,
     )

@@ -220,7 +220,8 @@ class WorkerSession:
         if measurement.samples is None or measurement.telemetry is None:
             return replace(record, warnings=card_changed(changes))
         telemetry = replace(measurement.telemetry, changes=all_changes(measurement.telemetry.changes, changes))
-        metrics = derive_metrics(case, measurement.samples, telemetry, self.sheet, self.facts)
+        derived = derive_metrics(case, measurement.samples, telemetry, self.sheet, self.facts)
+        metrics = (*measurement.figures, *derived)
         warnings = (
             *injection_warning(self.injected(case)),
             *warnings_of(case, measurement.samples, telemetry, self.sheet, metrics),

@@ -112,6 +112,7 @@ def _columns(rows: Sequence[Row], run_count: int) -> list[Column]:
     busy = (
         *(percents(("tensor", "busy"), "tensor pipe busy {}", lambda r: r.tensor_busy_ratio) if is_compute else ()),
         *percents(("DRAM", "busy"), "DRAM busy {}", lambda r: r.dram_busy_ratio),
+        *percents(("NVML", "util."), "NVML's utilisation {}", lambda r: r.nvml_busy_ratio, 0),
     )
     return [
         column(("", "± 95 %"), "± {}", lambda r: units.format_percent(r.interval_ratio, 2))

@@ -85,6 +85,7 @@ class Row:
     energy_spread_ratio: float | None
     tensor_busy_ratio: float | None
     dram_busy_ratio: float | None
+    nvml_busy_ratio: float | None
     limited_by: str
     marks: tuple[str, ...]
     host_time_s: float | None = None
@@ -272,6 +273,7 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSprea
         energy_spread_ratio=_spread([m.value for m in energies]),
         tensor_busy_ratio=_median(t.tensor_busy_ratio for t in telemetries),
         dram_busy_ratio=_median(t.dram_busy_ratio for t in telemetries),
+        nvml_busy_ratio=_median(t.nvml_busy_ratio for t in telemetries),
         limited_by=_limits(records),
         marks=notes.marks(key, records),
         host_time_s=median("host_time"),

@@ -11,16 +11,22 @@ from benches import (
     bench_attention,
     bench_cache,
     bench_collectives,
+    bench_compile,
     bench_data,
     bench_decoding,
     bench_driver,
+    bench_fp8,
+    bench_fusion,
     bench_gemm,
     bench_memory,
+    bench_moe,
+    bench_mx,
     bench_nccl_sweep,
     bench_overlap,
     bench_peers,
     bench_pipe,
     bench_units,
+    bench_utilisation,
 )
 from harness import overlap
 from harness.importers import nccl_tests
@@ -31,6 +37,7 @@ FAMILIES = (
     *(bench_collectives, bench_decoding, bench_nccl_sweep, bench_gemm, bench_memory, bench_pipe, bench_overlap),
     *(bench_peers, bench_driver),
     *(bench_cache, bench_attention, bench_alignment, bench_units, bench_data),
+    *(bench_fp8, bench_mx, bench_utilisation, bench_compile, bench_moe, bench_fusion),
 )
 
 H200 = DeviceFacts(

@@ -29,7 +29,10 @@ from kernels import (
     gemm_promoted,
     gemm_skinny,
     memory,
+    mx,
     peers,
+    quantise,
+    spin,
 )
 from kernels.gemm_configs import DeviceLimits
 
@@ -304,6 +307,63 @@ def compile_attention(capability):
         yield result | {"kernel": kernel.__name__, "causal": causal}
 
 
+def compile_quantise(capability):
+    """Every mode of scaling, in both layouts, to e4m3; capabilities before 8.9 have no such type."""
+    if capability < 89:
+        return
+    of_two = dict.fromkeys(("row_amax", "column_amax"), "*fp32")
+    codes = dict.fromkeys(("out", "out_t"), "*fp8e4nv")
+    scales = dict.fromkeys(("scales", "scales_t", "seen"), "*fp32")
+    sizes = {"rows": "i32", "columns": "i32"}
+    tile = {"TILE": quantise.TILE}
+    for number, mode in enumerate(quantise.MODES):
+        count = {"tensor": 264, "row": quantise.SPLITS}.get(mode, 1)
+        how = {"COUNT": count, "LANES": triton.next_power_of_2(count), "BOTH": True, "REMEMBERS": mode == "tensor"}
+        arguments = {"source": "*bf16", **of_two, **codes, **scales, **sizes, "limit": "fp32"}
+        cast_tile = quantise.CAST_TILES[mode]
+        constants = {"MODE": number, **how, "TILE": cast_tile, "LEAST": quantise.LEAST_AMAX}
+        warps = quantise.CAST_WARPS[cast_tile]
+        result = compile_kernel(quantise.cast_kernel, capability, arguments, constants, num_warps=warps)
+        yield result | {"kernel": "quantise.cast_kernel", "mode": mode}
+    arguments = {"source": "*bf16", "row_partials": "*fp32", "column_partials": "*fp32", **sizes}
+    for by_row in (True, False):
+        constants = {**tile, "SPLITS": quantise.SPLITS, "BY_ROW": by_row}
+        result = compile_kernel(quantise.panel_amax_kernel, capability, arguments, constants, num_warps=8)
+        yield result | {"kernel": "quantise.panel_amax_kernel"}
+    arguments = {"source": "*bf16", "partials": "*fp32", "size": "i32"}
+    constants = {"BLOCK": quantise.AMAX_BLOCK, "STAGES": 3}
+    result = compile_kernel(quantise.amax_kernel, capability, arguments, constants, num_warps=8)
+    yield result | {"kernel": "quantise.amax_kernel"}
+    arguments = {"seen": "*fp32", "history": "*fp32", "amax": "*fp32", "used": "*fp32", "tiles": "i32"}
+    constants = {"BLOCK": 1024, "HISTORY": quantise.HISTORY}
+    result = compile_kernel(quantise.remember_kernel, capability, arguments, constants, num_warps=4)
+    yield result | {"kernel": "quantise.remember_kernel"}
+
+
+def compile_mx(capability):
+    """Packing and unpacking of every format; their arithmetic is on float32, so that any capability will do."""
+    for form in mx.FORMATS.values():
+        shared = {"BITS": form.bits, "MANTISSA": form.mantissa_bits, "BIAS": form.bias}
+        blocks = {"BLOCK": form.block, "BLOCKS": mx.VALUES // form.block}
+        packed = {"codes": "*u8", "scales": "*u8", "tensor_scale": "*fp32"}
+        limits = {"LARGEST": form.largest_code, "EMAX": form.largest_exponent, "LARGEST_VALUE": form.largest}
+        lanes = {"COUNT": 264, "LANES": 512}
+        kernels = {
+            mx.quantise_kernel: ({"source": "*bf16", "amax": "*fp32", **packed}, {**limits, **lanes}),
+            mx.dequantise_kernel: ({**packed, "out": "*bf16"}, {}),
+        }
+        for kernel, (arguments, more) in kernels.items():
+            constants = {**shared, **blocks, **more, "E4M3_SCALES": form.has_e4m3_scales}
+            result = compile_kernel(kernel, capability, arguments, constants, num_warps=4)
+            yield result | {"kernel": f"mx.{kernel.__name__}", "format": form.name}
+
+
+def compile_spin(capability):
+    yield compile_kernel(spin.spin_kernel, capability, {"out": "*i64", "steps": "i32"}, {}, num_warps=1) | {
+        "kernel": "spin_kernel"
+    }
+
+
 def compile_driver(capability):
     for kernel in driver.SIGNATURES:
         image = driver.compile_image(kernel, divmod(capability, 10))
@@ -392,6 +452,9 @@ def compile_all(capability, out_types):
     yield from compile_peers(capability)
     yield from compile_cache(capability)
     yield from compile_attention(capability)
+    yield from compile_quantise(capability)
+    yield from compile_mx(capability)
+    yield from compile_spin(capability)
     for ranks, dtype in ((2, "bf16"), (8, "fp32")):
         yield from compile_all_reduce(capability, ranks, dtype)
     for even in (True, False):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from harness.model import Case, Telemetry, Work
+from harness.model import Case, Metric, Telemetry, Work
 from harness.probe import measure
 from harness.probe.load import Group, Pace
 from harness.probe.measure import (
@@ -56,6 +56,29 @@ def test_right_case_is_checked_before_and_after_and_timed():
     assert (told.samples.timer, told.samples.queue, told.samples.starved) == ("scripted", "stream", 0)
     assert told.telemetry.power_w == 600.0
     assert (told.telemetry.settled, told.telemetry.settle_s) == (None, 0.0)
+
+
+def test_figures_of_a_result_are_asked_for_after_the_last_check():
+    seen = []
+    figure = Metric("quality", 28.5, "dB", "higher")
+
+    def figures():
+        seen.append(len(launched))
+        return [figure]
+
+    launched = []
+    quality = Case("error", {}, (), "quality")
+    told = measured(lambda i, *_: launched.append(i), case=quality, shots=3, figures=figures)
+    assert told.figures == (figure,)
+    assert len(told.checks) == 2
+    assert seen == [len(launched)]
+
+
+def test_quality_case_without_a_figure_fails():
+    with pytest.raises(CheckFailedError) as told:
+        measured(case=Case("error", {}, (), "quality"), shots=1)
+    assert str(told.value) == "a quality case gave no figure of that name"
+    assert [check.when for check in told.value.checks] == ["before", "after"]
 
 
 def test_checks_use_two_seeds():

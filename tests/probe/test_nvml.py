@@ -317,3 +317,9 @@ def test_first_sample_is_freed_where_the_last_could_not_be_taken():
 def test_binding_without_a_monitor_is_unknown():
     told = Gpu(SimpleNamespace(NVMLError=FakeNvmlError), "handle").busy_sample()
     assert told == Reading(None, "this nvidia-ml-py has no nvmlGpmQueryDeviceSupport")
+
+
+def test_utilisation_is_a_ratio_or_says_why_not():
+    told = Gpu(FakeNvml({"GetUtilizationRates": SimpleNamespace(gpu=100, memory=3)}), "handle")
+    assert told.utilisation_ratio() == Reading(1.0)
+    assert Gpu(FakeNvml(), "handle").utilisation_ratio().status == "Not Supported"

@@ -61,6 +61,13 @@ def loaded(clock=CLOCK, **told):
     return Load(START_S, clock=clock, **{**known, **told})
 
 
+def test_utilisation_is_read_at_the_windows_end_and_left_out_where_no_edge_has_it():
+    known, refused = (edge(END_S, utilisation=reading) for reading in (Reading(1.0), UNSUPPORTED))
+    assert summed(last=known).nvml_busy_ratio == 1.0
+    assert summed(last=refused).missing["nvml_busy_ratio"] == UNSUPPORTED.status
+    assert "nvml_busy_ratio" not in summed().missing
+
+
 def summed(watched=None, first=None, last=None, limit=LIMIT, busy=BUSY, **told):
     return summarise(watched or whole(), first or edge(START_S), last or edge(END_S), limit, busy, loaded(**told))
 

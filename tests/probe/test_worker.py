@@ -11,6 +11,7 @@ from harness.journal import read_events
 from harness.model import (
     Case,
     DeviceFacts,
+    Metric,
     Order,
     Record,
     Ruler,
@@ -89,6 +90,16 @@ def test_two_cases_of_one_key_are_an_error_that_names_both_families():
     with pytest.raises(DuplicateKeyError) as told:
         planned.plan("other", [case(1)])
     assert str(told.value) == "two cases have the key 'copy/n=1' (families other and memory)"
+
+
+def test_figures_of_a_result_stand_before_those_of_its_time():
+    quality = Case("error", {}, (), "quality")
+    figure = Metric("quality", 28.5, "dB", "higher")
+    samples = Samples((0.5,), 1, 0.5, "scripted", "host", shots=1)
+    record = session().record(quality, Measurement((), samples, Telemetry(), figures=(figure,)))
+    assert record.outcome == "measured"
+    assert record.metrics[0] == figure
+    assert record.metric("time").value == 0.5
 
 
 def test_cases_that_differ_only_by_a_default_have_one_key():

@@ -1,0 +1,46 @@
+"""The family of block-scaled formats on a CPU: both checks of every case, and what its numbers say."""
+
+from dataclasses import replace
+
+import pytest
+
+from benches import bench_mx
+from benches.bench_mx import bench_mx as bench
+from tests.benches.low_precision import checked
+from tests.benches.test_cases import CPU, H200
+
+CASES = {case.key: case for case in bench_mx.cases("full", CPU) if not case.not_applicable}
+B200 = replace(H200, name="NVIDIA B200", compute_capability=(10, 0))
+
+
+@pytest.mark.parametrize("key", [key for key in CASES if key.startswith(("pack", "unpack"))])
+def test_packing_and_unpacking_pass_their_checks_on_two_seeds(key):
+    checks, _ = checked(bench, CASES[key], CPU)
+    assert [check.passed for check in checks] == [True, True]
+
+
+def test_errors_and_bits_of_a_format_are_told():
+    _, figures = checked(bench, CASES["format_error/data=outlier,format=mxfp4_e2m1,impl=triton,values=16384"], CPU)
+    assert list(figures) == ["quality", "quality.small", "quality.flushed", "quality.bits"]
+    assert figures["quality.bits"].value == 4.25
+    # An outlier's block loses its small values, which the error of all values does not show.
+    assert figures["quality.small"].value < figures["quality"].value
+    assert 0 < figures["quality.flushed"].value < 0.5
+
+
+def test_products_need_blackwell_and_name_their_peak():
+    told = {case.params["format"]: case.not_applicable for case in bench_mx.cases("full", H200) if case.op == "mx_gemm"}
+    assert told["nvfp4_e2m1"] == (
+        "nvfp4_e2m1 operands need compute capability 10.0, NVIDIA H200 lacks it: see format_error for its numbers"
+    )
+    on_b200 = {
+        c.params["format"]: c for c in bench_mx.cases("full", B200) if c.op == "mx_gemm" and not c.not_applicable
+    }
+    assert {name: case.work[0].peak for name, case in on_b200.items()} == {"mxfp8_e4m3": "fp8", "nvfp4_e2m1": "fp4"}
+
+
+def test_nvfp4_reads_its_values_twice_to_pack_them():
+    mxfp4, nvfp4 = (bench_mx.stream_case("pack", name, CPU).work[0] for name in ("mxfp4_e2m1", "nvfp4_e2m1"))
+    values = bench_mx.SMALL_VALUES
+    assert mxfp4.amount == values * (2 + 4.25 / 8)
+    assert nvfp4.amount == values * (4 + 4.5 / 8)
