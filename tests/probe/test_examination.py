@@ -86,7 +86,7 @@ def nvml(monkeypatch):
 def test_a_gpu_is_told_whole_with_its_load(torch, nvml):
     torch(FakeTorch())
     nvml(SeveralGpus(["a", "b"], ANSWERS))
-    told = examination.examine(load_s=0.002)
+    told = examination.examine(load_s=0.1)
     machine = read_machine(json.dumps(told))
     (gpu,) = machine.gpus
     assert (gpu.name, gpu.capability, gpu.processes, gpu.processes_mib) == ("NVIDIA H200", (9, 0), 1, 512)
