@@ -71,6 +71,7 @@ def grown(benchmarks: list[dict[str, Any]], cases: int) -> list[dict[str, Any]]:
         benchmark = json.loads(json.dumps(benchmarks[number % len(benchmarks)]))
         if number >= len(benchmarks):
             benchmark["name"] = benchmark["fullname"] = f"{benchmark['name']},z={number}"
+            benchmark["extra_info"]["case"]["params"]["z"] = number
         benchmark["extra_info"] |= {"key": benchmark["name"], "position": number}
         found.append(benchmark)
     return found
