@@ -163,7 +163,7 @@ def measure(request: Request, is_torchrun: bool) -> int:
     """The runner's events drawn, the summary printed."""
     from harness import runner
     from harness.cli.output import standard_console, write
-    from harness.cli.show import write_rivals, write_steps, write_summaries, write_sweeps, write_workloads
+    from harness.cli.show import write_summaries, write_tables
     from harness.corruption import alarms_of
     from harness.report.progress import Progress
     from harness.report.summary import summarize
@@ -183,10 +183,7 @@ def measure(request: Request, is_torchrun: bool) -> int:
         return 128 + interrupt.signum
     runs = [run for _, run in saved]
     write_summaries(summarize(runs, [path for path, _ in saved]))
-    write_sweeps(runs)
-    write_steps(runs)
-    write_rivals(runs)
-    write_workloads(runs)
+    write_tables(runs)
     write("".join(f"{clean(told)}\n" for told in alarms_of(runs)))
     return exit_code_of(runs)
 

@@ -52,39 +52,38 @@ def show(
     runs = store.load_set(files)
     found = [] if meter is None else _lay_beside(meter, runs)
     write_summaries(summarize(runs, [str(file) for file in files], find_noise), format)
-    write_sweeps(runs, format)
-    write_steps(runs, format)
-    write_workloads(runs, format)
+    write_tables(runs, format)
     if found:
         from harness.cli.output import write
         from harness.report.meter_table import meter_lines
 
         write("\n" + "\n".join(meter_lines(found)) + "\n")
-    write_rivals(runs, format)
     if columns is Columns.NCCL:
         _write_lines(_nccl_lines(runs), format)
 
 
-def write_sweeps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
-    """Write which of NCCL's settings was the fastest, where runs swept them."""
+def write_tables(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
+    """Write what follows from several cases together: NCCL's settings, steps, workloads, implementations side by side.
+
+    Nothing where nothing of it was measured.
+    """
     from harness.cli.output import write, write_page
     from harness.report import sections
     from harness.report.nccl_sweep import sweep_sections
-
-    found = sweep_sections(runs)
-    if not found:
-        return
-    write("\n")
-    if format is Format.MD:
-        write(sections.to_markdown(found))
-        return
-    write_page(lambda console: sections.print_sections(found, console))
-
-
-def write_rivals(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
-    """What implementations are beside one another, where any were compared."""
+    from harness.report.overlap_table import overlap_sections
     from harness.report.rivals import rival_lines
+    from harness.report.workloads import workload_sections
 
+    shown = [*sweep_sections(runs), *overlap_sections(runs), *workload_sections(runs)]
+
+    def draw(console: "Console") -> None:
+        console.print()
+        sections.print_sections(shown, console)
+
+    if shown and format is Format.MD:
+        write("\n" + sections.to_markdown(shown) + "\n")
+    elif shown:
+        write_page(draw)
     _write_lines(rival_lines(runs), format)
 
 
@@ -133,45 +132,5 @@ def write_summaries(summaries: Sequence["Summary"], format: Format = Format.TEXT
             if number:
                 console.print()
             print_summary(summary, console)
-
-    write_page(draw)
-
-
-def write_steps(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
-    """Write what computing beside communicating came to; nothing where it was not measured."""
-    from harness.cli.output import write, write_page
-    from harness.report import sections
-    from harness.report.overlap_table import overlap_sections
-
-    shown = overlap_sections(runs)
-    if not shown:
-        return
-    if format is Format.MD:
-        write("\n" + sections.to_markdown(shown) + "\n")
-        return
-
-    def draw(console: "Console") -> None:
-        console.print()
-        sections.print_sections(shown, console)
-
-    write_page(draw)
-
-
-def write_workloads(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
-    """Write what follows from several cases together: plateaus, latency by SM, cliffs; nothing where there is none."""
-    from harness.cli.output import write, write_page
-    from harness.report import sections
-    from harness.report.workloads import workload_sections
-
-    shown = workload_sections(runs)
-    if not shown:
-        return
-    if format is Format.MD:
-        write("\n" + sections.to_markdown(shown) + "\n")
-        return
-
-    def draw(console: "Console") -> None:
-        console.print()
-        sections.print_sections(shown, console)
 
     write_page(draw)
