@@ -12,7 +12,7 @@ import torch
 from harness.model import Case, DeviceFacts, Metric, Work
 from kernels import fp8_linear, fp8_training, quantise
 from kernels.fp8_linear import RECIPES
-from kernels.reference import sqnr_db
+from kernels.reference import shaped, sqnr_db
 
 DTYPES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 # 1 GiB of bfloat16: of an array read twice, L2 must serve next to nothing the second time.
@@ -29,7 +29,6 @@ SAMPLED_ROWS = 64
 FAST_SQNR_DB, SLOW_SQNR_DB = 35.0, 50.0
 ERROR_SHAPE = (256, 384, 512)
 DATA = ("normal", "heavy", "outlier")
-OUTLIER_EVERY, OUTLIER_FACTOR = 1000, 100.0
 # How much larger than the amax that delayed scaling still uses the data have become.
 GROWTHS = (1, 2, 16)
 LEARNING_RATES = ("0.01", "0.03", "0.1", "0.3")
@@ -264,18 +263,6 @@ def measure_step(case, device, measure):
         least_sqnr_db=least_db,
         before=before,
     )
-
-
-def shaped(values, data):
-    """Normal values as they are, with the tails of Student's t (3 degrees), or every 1000th a hundredfold."""
-    if data == "heavy":
-        generator = torch.Generator(device=values.device).manual_seed(7)
-        squares = torch.randn((3, *values.shape), generator=generator, device=values.device).square()
-        return values / squares.mean(dim=0).sqrt()
-    if data == "outlier":
-        values = values.clone()
-        values.view(-1)[::OUTLIER_EVERY] *= OUTLIER_FACTOR
-    return values
 
 
 def measure_error(case, device, measure):

@@ -11,7 +11,7 @@ import torch
 from harness.model import Case, DeviceFacts, Metric, Work
 from kernels import mx, mx_gemm, mx_reference
 from kernels.mx import FORMATS
-from kernels.reference import sqnr_db
+from kernels.reference import shaped, sqnr_db
 
 VALUES, SMALL_VALUES = 2**29, 2**13  # 1 GiB of bfloat16
 ERROR_VALUES, SMALL_ERROR_VALUES = 2**20, 2**14
@@ -20,7 +20,6 @@ ROW = 2048
 COMPARED_VALUES = 2**16
 L2_MULTIPLES = 64
 DATA = ("normal", "heavy", "outlier")
-OUTLIER_EVERY, OUTLIER_FACTOR = 1000, 100.0
 GEMM = (8192, 8192, 8192)
 PEAKS = {"mxfp8_e4m3": "fp8", "nvfp4_e2m1": "fp4"}
 SAMPLED_ROWS = 64
@@ -178,18 +177,6 @@ def piece_of(packed, part):
 
     codes, scales = of(packed.codes, form.packed_bytes(count)), of(packed.scales, count // form.block)
     return mx.Packed(form, codes, scales, packed.tensor_scale, count)
-
-
-def shaped(values, data):
-    """Normal values as they are, with the tails of Student's t (3 degrees), or every 1000th a hundredfold."""
-    if data == "heavy":
-        generator = torch.Generator(device=values.device).manual_seed(7)
-        squares = torch.randn((3, *values.shape), generator=generator, device=values.device).square()
-        return values / squares.mean(dim=0).sqrt()
-    if data == "outlier":
-        values = values.clone()
-        values.view(-1)[::OUTLIER_EVERY] *= OUTLIER_FACTOR
-    return values
 
 
 def measure_error(case, device, measure):

@@ -9,6 +9,7 @@ FILL_CHUNK = 2**24
 COLUMN_CHUNK = 2**12
 # Block scales are one for so many values of k, and of b's rows.
 SCALE_BLOCK = 128
+OUTLIER_EVERY, OUTLIER_FACTOR = 1000, 100.0
 
 
 def fill_normal(tensor: torch.Tensor, seed: int) -> torch.Tensor:
@@ -25,6 +26,18 @@ def fill_normal(tensor: torch.Tensor, seed: int) -> torch.Tensor:
         drawn = torch.randn(piece.shape, generator=generator, dtype=torch.float32, device=tensor.device)
         piece.copy_(drawn.clamp_(-largest, largest))
     return tensor
+
+
+def shaped(values: torch.Tensor, data: str) -> torch.Tensor:
+    """Normal values as they are, with the tails of Student's t of 3 degrees, or every 1000th a hundredfold."""
+    if data == "heavy":
+        generator = torch.Generator(device=values.device).manual_seed(7)
+        squares = torch.randn((3, *values.shape), generator=generator, device=values.device).square()
+        return values / squares.mean(dim=0).sqrt()
+    if data == "outlier":
+        values = values.clone()
+        values.view(-1)[::OUTLIER_EVERY] *= OUTLIER_FACTOR
+    return values
 
 
 def gemm_rows(
