@@ -12,22 +12,18 @@ from harness.probe.nvml import CLOCK_SM, Gpu, Reading, scaled
 _CORRECTED, _UNCORRECTED = 0, 1
 _SINCE_RESET = 0
 _CLOCK_TARGET = 1
-# Each counter with what its growth is called.
+# Each counter with what its growth is called, the most serious first.
 _COUNTERS = {
-    "ecc_corrected": "corrected ECC errors",
     "ecc_uncorrected": "uncorrected ECC errors",
     "remapped_rows": "rows of memory remapped",
+    "ecc_corrected": "corrected ECC errors",
     "nvlink_recoveries": "NVLink recoveries",
-    "nvlink_crc_errors": "NVLink CRC errors",
-    "nvlink_replays": "NVLink replays",
-    "nvlink_receive_errors": "NVLink packets received with errors",
     "nvlink_integrity_errors": "NVLink integrity errors",
     "nvlink_effective_errors": "NVLink errors left after correction",
+    "nvlink_receive_errors": "NVLink packets received with errors",
+    "nvlink_crc_errors": "NVLink CRC errors",
+    "nvlink_replays": "NVLink replays",
 }
-_MOST_SERIOUS_FIRST = (
-    *("ecc_uncorrected", "remapped_rows", "ecc_corrected", "nvlink_recoveries", "nvlink_integrity_errors"),
-    *("nvlink_effective_errors", "nvlink_receive_errors", "nvlink_crc_errors", "nvlink_replays"),
-)
 SETTINGS = {"power_limit_w": ("power limit", "W"), "application_sm_clock_mhz": ("application clock", "MHz")}
 # What NVML answers of a driver or card that is gone: uninitialised, no driver, lost, to be reset, mismatch, unknown.
 _GONE = (1, 9, 15, 16, 18, 999)
@@ -54,12 +50,12 @@ def changes_between(first: Mapping[str, Reading], last: Mapping[str, Reading]) -
 
 def _changes(first: Mapping[str, Reading], last: Mapping[str, Reading]) -> Iterator[str]:
     yield from _driver_changes(first, last)
-    for name in _MOST_SERIOUS_FIRST:
+    for name, what in _COUNTERS.items():
         before, after = _pair(name, first, last)
         if before is not None and after > before:
-            yield f"{after - before} {_COUNTERS[name]}"
+            yield f"{after - before} {what}"
         elif before is not None and after < before:
-            yield f"the count of {_COUNTERS[name]} was reset: the driver was reloaded, or somebody cleared it"
+            yield f"the count of {what} was reset: the driver was reloaded, or somebody cleared it"
     before, after = _pair("nvlink_active", first, last)
     if before is not None and after != before:
         yield f"active NVLinks went from {before} to {after}"

@@ -6,7 +6,7 @@ told once, as a fact of the run.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.model import Fact
@@ -173,16 +173,16 @@ class Links:
 
 
 class Cards:
-    """The card that is measured, and for a case between ranks those of all ranks."""
+    """The card that is measured, and for a case on several GPUs those of all that take part."""
 
     def __init__(self, own: CardWatch, others: Mapping[int, CardWatch] | None = None) -> None:
         self._own = own
         self._others = dict(others or {})
         self._watched: dict[int | None, CardWatch] = {}
 
-    def begin(self, ranks: int = 1) -> None:
-        """A case begins on so many GPUs."""
-        self._watched = {None: self._own, **{index: w for index, w in self._others.items() if index < ranks}}
+    def begin(self, gpus: Collection[int] = ()) -> None:
+        """A case begins; on which GPUs, as CUDA numbers them, where it is not the measured one alone."""
+        self._watched = {None: self._own, **{index: w for index, w in self._others.items() if index in gpus}}
         for watch in self._watched.values():
             watch.begin()
 

@@ -249,7 +249,7 @@ def time_window(device: Device, launch: Launch, protocol: Protocol, operations: 
     if operations == 1:
         return samples_of(groups, load, device.timer), telemetry
     groups = [replace(group, launches=group.launches * operations) for group in groups]
-    timeline, burst = (_of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
+    timeline, burst = (of_one(columns, operations) for columns in (telemetry.timeline, telemetry.burst))
     return samples_of(groups, load, device.timer), replace(telemetry, timeline=timeline, burst=burst)
 
 
@@ -274,7 +274,7 @@ def keep_window(load: Load, protocol: Protocol) -> tuple[list[Group], Telemetry]
     return groups, replace(load.finish(), settled=settled, settle_s=settle_s, busy_ratio=busy)
 
 
-def _of_one(columns: Mapping[str, Sequence[float | None]], operations: int) -> dict[str, tuple[float | None, ...]]:
+def of_one(columns: Mapping[str, Sequence[float | None]], operations: int) -> dict[str, tuple[float | None, ...]]:
     """Columns of telemetry with the seconds of one operation where they hold a launch's, to five digits."""
     return {
         name: tuple(None if v is None else float(f"{v / operations:.5g}") for v in values)

@@ -86,6 +86,8 @@ class Child:
 
     def end(self, ends_s: float) -> None:
         """Tell it to close, and kill it when its time is over."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(("close", ()))
         self._process.join(max(0.0, ends_s - time.monotonic()))
         if self._process.is_alive():
             self._process.kill()
@@ -118,9 +120,12 @@ class Remote:
         """Over the wire. A rank that died is told by its server; where that is gone too, the rank is lost."""
         try:
             status, answer, self._line = self._wire.recv()
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError):
             self.is_lost = True
             raise
+        except ValueError as error:
+            self.is_lost = True
+            raise OSError("an answer that is none of ours") from error
         if status == DIED:
             self._exit_code = answer
             raise EOFError

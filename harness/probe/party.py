@@ -93,8 +93,7 @@ def _problem_of(ranks: Sequence[Mapping[str, Any]], meeting: Meeting) -> str:
 
 def _essentials(told: Mapping[str, Any], first: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     yield "device", told["name"], first["name"]
-    for name in ("driver",):
-        yield name, told["conditions"].get(name), first["conditions"].get(name)
+    yield "driver", told["conditions"].get("driver"), first["conditions"].get("driver")
 
 
 def _network_of_all(networks: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:

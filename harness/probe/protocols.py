@@ -85,8 +85,10 @@ def _time_do_bench(device: Device, subject: "Subject", launch: Launch) -> tuple[
         return launch(i)
 
     estimating = device.start(flushed, _LIKELY_LAUNCH_S, Pace("blocked", DO_BENCH_ESTIMATING, _LIKELY_LAUNCH_S))
-    estimate_s = estimating.run_group().seconds / DO_BENCH_ESTIMATING
-    estimating.finish()
+    try:
+        estimate_s = estimating.run_group().seconds / DO_BENCH_ESTIMATING
+    finally:
+        estimating.finish()
     warm = max(1, int(DO_BENCH_WARM_S / estimate_s))
     timed = max(1, int(DO_BENCH_TIMED_S / estimate_s))
     load = device.start(

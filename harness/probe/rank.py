@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.probe.load import Launch, Pace, busy_ratio
-from harness.probe.measure import FIRST_SEED, with_extra
+from harness.probe.load import Injected, Launch, Pace, busy_ratio
+from harness.probe.measure import FIRST_SEED, of_one, with_extra
 
 # A likely time of a collective of a few bytes: it only sets how far ahead its graphs are queued.
 LIKELY_LATENCY_S = 1e-5
@@ -104,7 +104,8 @@ class _Rank:
         )
 
     def open(self, body: str, how: dict[str, Any]) -> None:
-        """Make the case's buffers on this rank."""
+        """Make the case's buffers on this rank. What a case that failed has left goes first, its graph above all."""
+        self.drop()
         self._body = _named(body)(self._device.facts.torch_device, self._seat.rank, self._seat.ranks, **how)
 
     def check(self, seed: int) -> int:
@@ -157,6 +158,8 @@ class _Rank:
         load.mark()
         groups = [load.run_group() for _ in range(window_groups)]
         telemetry = replace(load.finish(), busy_ratio=busy_ratio(groups, began_s))
+        if queued is not pace:
+            telemetry = replace(telemetry, timeline=of_one(telemetry.timeline, pace.launches_per_group))
         host_s = all_known([group.host_s for group in groups])
         return {
             "seconds": [group.seconds for group in groups],
@@ -179,14 +182,18 @@ class _Rank:
         }
 
     def _captured(self, launch: Launch, pace: Pace) -> tuple[Launch, Pace]:
-        """A graph of the pace's launches, kept for the check after the window, and how its replays are queued."""
+        """A graph of the pace's launches, kept for the check after the window, and how its replays are queued.
+
+        One that does more than it counts is not kept: it could not be checked by the number of its launches.
+        """
         from harness.probe.timing import capture
 
         self._body.fill(FIRST_SEED)
         self._body.launch(0)  # what a library makes at its first launch cannot be made in a graph
         self._device.synchronize()
         graph = capture(launch, pace.launches_per_group)
-        self._graph = (graph, pace.launches_per_group)
+        if not isinstance(launch, Injected):
+            self._graph = (graph, pace.launches_per_group)
         return lambda _: graph.replay(), Pace("stream", 1, pace.launches_per_group * pace.seconds_per_launch)
 
     def alternate(self, pairs: int, groups: int, launches: int) -> list[tuple[bool, float]]:

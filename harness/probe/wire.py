@@ -33,7 +33,7 @@ _TYPE = "$type"
 
 
 class Wire:
-    """One connection. Nothing is read ahead, so that `multiprocessing.connection.wait` sees what is still to come."""
+    """One connection. Nothing is read ahead, so that `ready_of` sees what is still to come."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -44,7 +44,7 @@ class Wire:
         connected.settimeout(_MESSAGE_LIMIT_S)
 
     def fileno(self) -> int:
-        """For `wait`."""
+        """For `ready_of`."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -150,7 +150,7 @@ class WorkerSession:
         """Journal that a case starts; the supervisor's watchdog counts from here."""
         self._warm_up(self.protocol(case))
         if self._cards is not None:
-            self._cards.begin(int(case.params.get("ranks", 1)))
+            self._cards.begin(gpus_at_work(case))
         self._started_s, self._started_at = time.monotonic(), now()
         protocol = self.protocol(case)
         allowance_s = getattr(self.device, "allowance_s", _ALLOWANCE_S)  # a scripted device needs less
@@ -386,6 +386,13 @@ def injection_warning(injected: Fraction) -> tuple[str, ...]:
         return ()
     share = f"{float(100 * injected):g} %"
     return (f"injected: {share} more was done than is counted, as --inject asked. It is no figure of this device.",)
+
+
+def gpus_at_work(case: Case) -> Collection[int]:
+    """The GPUs of a case on several, as CUDA numbers them; none named for what runs on the worker's own alone."""
+    if "ranks" in case.params:
+        return range(int(case.params["ranks"]))
+    return {int(case.params[end]) for end in ("from", "to") if end in case.params}
 
 
 def all_changes(in_window: Sequence[str], around: Sequence[str]) -> tuple[str, ...]:

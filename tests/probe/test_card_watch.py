@@ -241,7 +241,7 @@ def test_own_ranks_are_no_strangers_and_other_numbers_are_not_judged():
 def test_a_case_between_ranks_watches_their_cards_and_names_them():
     first, second, third = Card(), Card(), Card()
     cards = Cards(watch(first), {1: watch(second), 2: watch(third)})
-    cards.begin(ranks=2)
+    cards.begin(range(2))
     second.links[162][0] = 1
     third.links[162][0] = 1
     assert cards.end() == ("GPU 1: 1 NVLink recoveries",)

@@ -294,7 +294,7 @@ def test_a_case_between_ranks_is_watched_on_every_gpu_that_cuda_sees(card, monke
     assert sorted(library.registered) == [("GPU-a", 0x8), ("GPU-b", 0x8)]
     cards.begin()
     assert cards.end() == ()
-    cards.begin(ranks=2)
+    cards.begin(range(2))
     assert cards.end() == ("GPU 1: 1 NVLink replays",)
 
 

@@ -542,3 +542,13 @@ def test_injection_is_in_no_key():
 def test_injection_that_names_no_case_is_told():
     assert injected_session("memory=2%", "gemn=3%").aimless_injection() == "gemn=3%"
     assert injected_session("memory=2%", "copy/*=3%").aimless_injection() == ""
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [({"ranks": 4}, {0, 1, 2, 3}), ({"from": 2, "to": 5}, {2, 5}), ({"n": 1}, set())],
+    ids=["ranks", "a pair", "its own"],
+)
+def test_gpus_at_work_are_those_that_a_case_names(params, expected):
+    """A pair's second GPU was not watched."""
+    assert set(worker.gpus_at_work(Case("copy", params, (), "latency"))) == expected
