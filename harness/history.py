@@ -137,11 +137,12 @@ class TooShort:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Runs of cases that are in no series, by why; `without_card` counts whole runs."""
+    """Runs of cases that are in no series, by why; `without_card` and `injected` count whole runs."""
 
     unsettled: int = 0
     ruler_off: int = 0
     without_card: int = 0
+    injected: int = 0
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def history_of(runs: Iterable[Run], find_noise: Callable[[str], NoiseFile | None
         alpha=ALPHA,
         series=tuple(series),
         too_short=tuple(too_short),
-        left_out=LeftOut(gathered.unsettled, gathered.ruler_off, gathered.without_card),
+        left_out=LeftOut(gathered.unsettled, gathered.ruler_off, gathered.without_card, gathered.injected),
     )
 
 
@@ -254,12 +255,15 @@ class _Gathered:
         self.about: dict[_Place, tuple[str, Work | None]] = {}
         self.run_ids: set[str] = set()
         self.moments: list[tuple[float, str]] = []
-        self.unsettled = self.ruler_off = self.without_card = 0
+        self.unsettled = self.ruler_off = self.without_card = self.injected = 0
 
     def add(self, run: Run) -> None:
         if run.run_id in self.run_ids:
             raise HarnessError(f"the run {run.run_id[:60]!r} is there twice. Name it once.")
         self.run_ids.add(run.run_id)
+        if run.order.inject:
+            self.injected += 1
+            return
         began_s = moment_of(run.created_at).timestamp()
         self.moments.append((began_s, run.created_at))
         card = run.fact("card")
@@ -378,6 +382,7 @@ def _why_none(gathered: _Gathered) -> str:
         "cases not settled": gathered.unsettled,
         "cases of runs with the ruler off": gathered.ruler_off,
         "runs without a card's hash": gathered.without_card,
+        "runs slowed down on purpose": gathered.injected,
     }
     left = "".join(f", {count} {why} left out" for why, count in reasons.items() if count)
     return (

@@ -166,6 +166,15 @@ def partition_cost(logs: list[float], starts: tuple[int, ...], penalty: float) -
     return sum(float(((part - part.mean()) ** 2).sum()) for part in parts) + penalty * len(starts)
 
 
+def test_runs_slowed_down_on_purpose_are_in_no_series_and_counted():
+    slowed = [replace(run, order=replace(run.order, inject=("copy=2%",))) for run in old_and_new()[10:]]
+    history = history_of([*old_and_new()[:10], *slowed], no_noise)
+    assert (history.changes, history.left_out.injected) == ((), 10)
+    assert "10 runs slowed down on purpose" in str(list(history_sections(history)))
+    with pytest.raises(HarnessError, match="10 runs slowed down on purpose left out"):
+        history_of(slowed, no_noise)
+
+
 def test_the_library_finds_the_best_of_all_partitions():
     """Against every partition of ten values into levels of at least two."""
     rng = random.Random(11)

@@ -95,6 +95,7 @@ def _head_lines(history: History) -> Iterator[str]:
         counted(left.unsettled, "case") + " not settled": left.unsettled,
         counted(left.ruler_off, "case") + " of runs with the ruler off": left.ruler_off,
         counted(left.without_card, "run") + " without a card's hash": left.without_card,
+        counted(left.injected, "run") + " slowed down on purpose": left.injected,
     }
     if any(reasons.values()):
         yield "left out: " + ", ".join(said for said, count in reasons.items() if count)
