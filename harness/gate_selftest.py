@@ -1,7 +1,8 @@
 """The gate on runs in which nothing changed, and on the same runs with a slowdown put in: how often is it right?
 
-Runs of one driver on one card are cut into blocks that follow each other in time, never shuffled: what drifts or comes
-in spells must show. Each block is gated against each other, both ways, by the gate's own rules. Floor 3.
+Runs of one card under the same driver, libraries and limits are cut into blocks that follow each other in time, never
+shuffled: what drifts or comes in spells must show. Each block is gated against each other, both ways, by the gate's
+own rules. Floor 3.
 """
 
 import itertools
@@ -23,6 +24,7 @@ from harness.gate.policy import Policy
 from harness.gate.rules import LEAST_RUNS
 from harness.gate.sides import Reading, SideRun, side_run
 from harness.model import Record, Run, Samples, moment_of
+from harness.noise import conditions_of
 from harness.noise_finding import cut_blocks
 
 SLOWDOWNS = (0.005, 0.01, 0.02, 0.03, 0.05)
@@ -119,15 +121,15 @@ class SelfTest:
 
 
 def selftest(files: Sequence[Path], policy: Policy, assume_boot_sd: float = 0.0) -> SelfTest:
-    """The self-test of these run files; `HarnessError` where no card has runs enough under one driver."""
+    """The self-test of these run files; `HarnessError` where no card has runs enough that are alike."""
     runs = _read(files)
     series = _series(runs)
     usable = [alike for alike in series if len(alike) >= 2 * LEAST_RUNS]
     if not usable:
         most = max(map(len, series))
         raise HarnessError(
-            f"a self-test needs {2 * LEAST_RUNS} runs of one card under one driver; of {len(runs)} there are at most "
-            f"{most}. Measure more: `make bench PROFILE=quick RUNS=20`."
+            f"a self-test needs {2 * LEAST_RUNS} runs of one card under the same conditions; of {len(runs)} there are "
+            f"at most {most}. Measure more: `make bench PROFILE=quick RUNS=20`."
         )
     question = Question(assume_boot_sd=assume_boot_sd)
     blocks = {grouping: [_cut(grouping, alike) for alike in usable] for grouping in GROUPINGS}
@@ -195,10 +197,10 @@ def _placed(loaded: Iterable[tuple[Path, Run]]) -> Iterator[TestRun]:
 
 
 def _series(runs: Sequence[TestRun]) -> list[list[TestRun]]:
-    """Runs of one card under one driver, in order of time."""
+    """Runs of one card under the same conditions, in order of time."""
     found: dict[object, list[TestRun]] = {}
     for run in sorted(runs, key=lambda run: (run.began_s, run.run.run_id)):
-        found.setdefault((run.side.gpu, run.side.card, run.side.driver), []).append(run)
+        found.setdefault((run.side.gpu, run.side.card, conditions_of(run.run)), []).append(run)
     return list(found.values())
 
 
@@ -283,6 +285,8 @@ def _power(cut: Sequence[Sequence[Block]], policy: Policy, question: Question) -
         families.setdefault(reading.nature.family, []).append(key)
     for family, keys in families.items():
         trials = [(old, new, key) for old, new in pairs for key in keys if _holds(old, new, key)]
+        if not trials:
+            continue
         for pattern in PATTERNS:
             for slowdown in SLOWDOWNS:
                 name = f"{family} {pattern} {slowdown}"

@@ -173,7 +173,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     few = lay_out(tmp_path / "few", set_of(range(5)))
     said = complaint([str(tmp_path / "few")], capsys)
-    assert "needs 6 runs of one card under one driver; of 5 there are at most 5." in said
+    assert "needs 6 runs of one card under the same conditions; of 5 there are at most 5." in said
     assert "hold the same run" in complaint([str(few[0]), str(few[0])], capsys)
     (tmp_path / "empty").mkdir()
     assert "empty" in complaint([str(tmp_path / "empty")], capsys)
@@ -181,3 +181,21 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "cut.json" in complaint([str(tmp_path / "cut.json")], capsys)
     assert "no percentage" in complaint([str(tmp_path / "few"), "--assume-boot-sd", "much"], capsys)
     assert "nowhere.toml" in complaint([str(tmp_path / "few"), "--policy", "nowhere.toml"], capsys)
+
+
+def test_runs_under_other_libraries_are_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    mixed = [
+        *set_of(range(5)),
+        *(replace(run, environment={**run.environment, "torch": Fact("9.9")}) for run in set_of(range(5, 10))),
+    ]
+    lay_out(tmp_path / "mixed", mixed)
+    assert "of 10 there are at most 5." in complaint([str(tmp_path / "mixed")], capsys)
+
+
+def test_a_case_that_is_in_one_block_only_is_tried_nowhere(tmp_path: Path):
+    """A family whose only case was in no two blocks had no trials, and its share divided by zero."""
+    write = replace(READ, op="write")
+    runs = set_of(range(10))
+    first = [replace(run, records=(*run.records, replace(timed(0.002, write), family="other"))) for run in runs[:5]]
+    tested = selftest(lay_out(tmp_path / "one", [*first, *runs[5:]]), load_policy())
+    assert {power.family for power in tested.power} == {"memory"}
