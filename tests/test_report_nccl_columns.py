@@ -91,3 +91,11 @@ def test_wrong_elements_that_nobody_counted_are_not_zero():
 
 def test_what_is_no_collective_is_left_out():
     assert nccl_lines([hand_made.gpu_run(hand_made.copy_record())]) == []
+
+
+def test_ranks_that_cannot_be_are_no_row():
+    """A file's `ranks` of 0 divided by zero."""
+    told = record("all_gather", 64, 10.0)
+    for ranks in (0, -1, "two"):
+        case = replace(told.case, params={**told.case.params, "ranks": ranks})
+        assert nccl_lines([hand_made.gpu_run(replace(told, case=case))]) == []

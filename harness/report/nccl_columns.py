@@ -54,7 +54,14 @@ def nccl_lines(runs: Sequence[Run]) -> list[str]:
     for record in (record for run in runs for record in run.measured):
         params = record.case.params
         size, dtype = params.get("bytes"), str(params.get("dtype"))
-        if "ranks" not in params or "mode" in params or not isinstance(size, int) or dtype not in ITEM_BYTES:
+        told = params.get("ranks")
+        if (
+            not isinstance(told, int)
+            or told < 1
+            or "mode" in params
+            or not isinstance(size, int)
+            or dtype not in ITEM_BYTES
+        ):
             continue
         ranks, impl, launch = (clean(params.get(name, "queued")) for name in ("ranks", "impl", "launch"))
         is_own = has_own_world(record.case)
