@@ -74,7 +74,7 @@ fmt: $(READY) ## format and fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-speed: $(READY) ## how long comparing, drawing and gating take; prints, asserts nothing
+speed: $(READY) ## how long comparing, drawing and gating take; fails above the limits it prints
 	$(VENV)/bin/python tests/speed/speed_compare.py
 	$(VENV)/bin/python tests/speed/speed_page.py
 	$(VENV)/bin/python tests/speed/speed_gate.py

@@ -271,7 +271,6 @@ def test_show_without_pydantic_names_what_to_install(run_set: Path):
     code = """
 import builtins, sys
 from harness.cli.app import exit_status
-from harness.cli.patterns import split_patterns
 found = builtins.__import__
 def hide(name, space=None, *rest):
     if name == "pydantic" and (space or {}).get("__name__") == "harness.store":
