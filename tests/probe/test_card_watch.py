@@ -1,7 +1,8 @@
 """What happens to cards around a case: Xid messages, NVLink errors, a driver that goes, what others had set before."""
 
 import os
-from collections.abc import Callable, Iterable
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,14 @@ class Card(FakeNvml):
 
     def _of_link(self, field: int, link: int) -> SimpleNamespace:
         return SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=self.links[field][link]))
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The number of a process in a session of its own."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process.pid
+        process.kill()
 
 
 def watch(card: FakeNvml) -> CardWatch:
@@ -218,13 +227,13 @@ def test_a_limit_set_between_cases_marks_every_case_after_it():
         assert watched.end()[0] == "the power limit is 600 W, it was 700 W when the worker began"
 
 
-def test_a_process_that_came_between_cases_marks_those_beside_it():
+def test_a_process_that_came_between_cases_marks_those_beside_it(stranger: int):
     card = Card()
     watched = watch(card)
     watched.begin()
     assert watched.end() == ()
     own = [SimpleNamespace(pid=os.getpid())]
-    card.answers["GetComputeRunningProcesses"] = lambda: [*own, SimpleNamespace(pid=1)]
+    card.answers["GetComputeRunningProcesses"] = lambda: [*own, SimpleNamespace(pid=stranger)]
     watched.begin()
     assert watched.end() == ("1 other process on the GPU that came after the worker began",)
     card.answers["GetComputeRunningProcesses"] = lambda: own
@@ -232,8 +241,10 @@ def test_a_process_that_came_between_cases_marks_those_beside_it():
     assert watched.end() == ()
 
 
-def test_own_ranks_are_no_strangers_and_other_numbers_are_not_judged():
-    assert strangers(Reading(frozenset({os.getpid(), 1}))).value == {1}
+def test_own_ranks_are_no_strangers_and_other_numbers_are_not_judged(stranger: int):
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        assert strangers(Reading(frozenset({os.getpid(), rank.pid, stranger}))).value == {stranger}
+        rank.kill()
     assert strangers(Reading(frozenset({4_000_000}))).value is None
     assert strangers(Reading(None, "Not Supported")).status == "Not Supported"
 
