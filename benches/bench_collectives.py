@@ -65,10 +65,14 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
 
 
 def queued_cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
-    """The queued all-reduce over all sizes, in the two types of training."""
+    """The all-reduce in place over all sizes, in the two types of training.
+
+    Plain launches wait in the device's queue when their turn comes, so the host's cost of launching is not in the
+    time. Launching in a loop with the host in the way, as nccl-tests does, takes 3 times as long for 8 B.
+    """
     for dtype in ("fp32", "bf16"):
         for size in sizes(LARGEST if device.kind == "cuda" else LARGEST_ON_CPU, FACTOR[profile]):
-            yield all_reduce_case(size, dtype, ranks_of(device), device)
+            yield case_of("all_reduce", size, dtype, device)
 
 
 def sizes(largest: int, factor: int) -> Iterator[int]:
@@ -157,7 +161,7 @@ def other_cases(op: str, by_8: Sequence[int], device: DeviceFacts) -> Iterator[C
 
 
 def distinct(cases: Iterable[Case]) -> Iterator[Case]:
-    """Each key once: with many ranks several small sizes are rounded to the same."""
+    """Each key once: a case may belong to several lists, and with many ranks small sizes are rounded to the same."""
     yield from {case.key: case for case in cases}.values()
 
 
@@ -171,15 +175,6 @@ def ranks_of(device: DeviceFacts) -> int:
 def hosts_of(device: DeviceFacts) -> int:
     """On how many hosts the ranks are."""
     return 1 if device.party is None else device.party.hosts
-
-
-def all_reduce_case(size_bytes: int, dtype: str, ranks: int, device: DeviceFacts) -> Case:
-    """A queued sum in place: plain launches that wait in the device's queue when their turn comes.
-
-    So the host's cost of launching is not in the time. Launching in a loop with the host in the way, as nccl-tests
-    does, takes 3 times as long for 8 B.
-    """
-    return case_of("all_reduce", size_bytes, dtype, replace(device, gpu_count=ranks))
 
 
 def case_of(

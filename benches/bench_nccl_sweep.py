@@ -12,7 +12,7 @@ the window.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from benches.bench_collectives import case_of
+from benches.bench_collectives import case_of, hosts_of
 from harness.model import Case, DeviceFacts
 from harness.units import GIB, KIB, MIB
 
@@ -42,11 +42,6 @@ def settings(hosts: int) -> Iterator[Mapping[str, str]]:
     if hosts > 1:
         yield from ({"nccl_net_gdr_level": level} for level in ("LOC", "SYS"))
         yield {"nccl_ib_disable": "1"}
-
-
-def hosts_of(device: DeviceFacts) -> int:
-    """On how many hosts the ranks of a collective are: one, where its cases do not say so."""
-    return int(case_of("all_reduce", SIZES[0], "fp32", device).params.get("hosts", 1))
 
 
 def sweep_case(size_bytes: int, setting: Mapping[str, str], device: DeviceFacts) -> Case:

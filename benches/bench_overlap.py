@@ -8,7 +8,7 @@ all-to-all the down projection of a mixture's experts, whose results go back to 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benches.bench_collectives import BUS_FACTORS
+from benches.bench_collectives import BUS_FACTORS, hosts_of, ranks_of
 from harness.model import Case, DeviceFacts, Work
 from kernels.collectives import DTYPES
 from kernels.overlap import MODES
@@ -41,7 +41,7 @@ QWEN_SMALL, QWEN, DEEPSEEK, LLAMA, MIXTRAL = (2048, 768), (4096, 1536), (7168, 2
 # A row is one token at one of its experts: 4096 tokens with 8 experts each.
 ROWS = 32768
 OTHER_ROWS = (8192, 131072)
-DEFAULTS = {"launch": "queued"}
+DEFAULTS = {"launch": "queued", "hosts": 1}
 MIXTURES = (
     *(
         Shape(ALL_TO_ALL, ROWS, n, k, (n, k) in (QWEN_SMALL, DEEPSEEK))
@@ -68,7 +68,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
 def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -> Case:
     """One mode of a step; `bytes` is nccl-tests' size of its collective, rounded down to whole parts."""
     is_gpu = device.kind == "cuda"
-    ranks = device.gpu_count if is_gpu else 2
+    ranks = ranks_of(device)
     item_bytes = DTYPES[dtype].itemsize
     whole = max(1, ranks) * item_bytes
     size_bytes = shape.m * shape.n * item_bytes // whole * whole
@@ -78,6 +78,7 @@ def case_of(shape: Shape, mode: str, device: DeviceFacts, dtype: str = "bf16") -
         {
             "bytes": size_bytes,
             "dtype": dtype,
+            "hosts": hosts_of(device),
             "impl": "nccl" if is_gpu else "gloo",
             "k": shape.k,
             "launch": shape.launch,

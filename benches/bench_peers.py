@@ -5,12 +5,13 @@ written. GPUs are numbered as CUDA numbers them; data go `from` one `to` the oth
 works: the one that has the data writes them (`write`), the one that gets them reads (`read`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations, permutations
 
 import pytest
 import torch
 
+from benches.bench_collectives import distinct
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB, MIB
 from kernels import peers
@@ -77,11 +78,6 @@ def every_pair(device: DeviceFacts) -> Iterator[Case]:
         yield latency_case((gpu, gpu), device)
     for size in SIZES:
         yield copy_case((0, 1), "ce", "write", device, size_bytes=size)
-
-
-def distinct(cases: Iterable[Case]) -> Iterator[Case]:
-    """Each key once: the first pair is a part of the ring, and both of all pairs."""
-    yield from {case.key: case for case in cases}.values()
 
 
 def copy_case(

@@ -186,7 +186,7 @@ def test_all_reduce_goes_from_8_bytes_to_8_gib(profile, factor):
 
 @pytest.mark.parametrize(("ranks", "bus_share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
 def test_bus_bytes_are_two_times_n_minus_one_over_n(ranks, bus_share):
-    case = bench_collectives.all_reduce_case(800, "fp32", ranks, replace(H200, gpu_count=ranks))
+    case = bench_collectives.case_of("all_reduce", 800, "fp32", replace(H200, gpu_count=ranks))
     assert case.work[0].amount == bus_share * 800
     assert case.work[1].amount == 800
 
@@ -206,7 +206,7 @@ def test_standard_tries_every_operation_and_launch_mode_within_a_minute():
 
 
 def test_parameters_at_their_defaults_leave_the_keys_of_all_reduce_as_they_were():
-    case = bench_collectives.all_reduce_case(8, "fp32", 2, TWO_H200)
+    case = bench_collectives.case_of("all_reduce", 8, "fp32", TWO_H200)
     assert case.key == "all_reduce/bytes=8,dtype=fp32,impl=nccl,ranks=2"
 
 
@@ -400,7 +400,7 @@ TWO_HOSTS = replace(H200, gpu_count=8, party=Party(hosts=2, ranks=16, network_by
 
 
 def test_ranks_of_several_hosts_are_in_the_key_and_held_against_a_hosts_network():
-    case = bench_collectives.all_reduce_case(8, "fp32", 8, TWO_HOSTS)
+    case = bench_collectives.case_of("all_reduce", 8, "fp32", TWO_HOSTS)
     assert case.key == "all_reduce/bytes=8,dtype=fp32,hosts=2,impl=nccl,ranks=16"
     assert (case.work[0].amount, case.work[0].peak) == (15.0, "network")
     assert bench_collectives.barrier_case(TWO_HOSTS).key == "barrier/hosts=2,impl=nccl,ranks=16"
@@ -411,19 +411,30 @@ def test_ranks_of_several_hosts_are_in_the_key_and_held_against_a_hosts_network(
     )
 
 
+def test_steps_under_torchrun_run_on_its_ranks_and_say_its_hosts():
+    """They had the GPUs of one host in the key and in the bus bytes, whatever torchrun had started."""
+    step = next(case for case in bench_overlap.cases("standard", TWO_HOSTS) if case.params["mode"] == "communicate")
+    assert step.key == (
+        "gemm_all_reduce/bytes=134217728,dtype=bf16,hosts=2,impl=nccl,k=2048,m=8192,mode=communicate,n=8192,ranks=16"
+    )
+    assert step.work[0].amount == 2 * 15 / 16 * 134217728
+    on_a_cpu = next(bench_overlap.cases("standard", replace(CPU, party=Party(hosts=1, ranks=4))))
+    assert on_a_cpu.params["ranks"] == 4
+
+
 def test_ranks_that_torchrun_started_on_one_host_have_the_keys_of_that_host():
     alone = replace(TWO_H200, party=Party(hosts=1, ranks=2))
     for profile in ("standard", "full"):
         assert [case.key for case in bench_collectives.cases(profile, alone)] == [
             case.key for case in bench_collectives.cases(profile, TWO_H200)
         ]
-    on_a_cpu = bench_collectives.all_reduce_case(8, "fp32", 2, replace(CPU, party=Party(hosts=1, ranks=4)))
+    on_a_cpu = bench_collectives.case_of("all_reduce", 8, "fp32", replace(CPU, party=Party(hosts=1, ranks=4)))
     assert on_a_cpu.params["ranks"] == 4
 
 
 def test_line_rate_that_is_unknown_is_no_peak_with_its_reason():
     silent = replace(TWO_HOSTS, party=Party(2, 16, None, "host 1: no network port here tells its speed"))
-    work = bench_collectives.all_reduce_case(8, "fp32", 8, silent).work[0]
+    work = bench_collectives.case_of("all_reduce", 8, "fp32", silent).work[0]
     assert (work.peak, work.no_peak) == (
         None,
         "the hosts' line rate is unknown: host 1: no network port here tells its speed",
