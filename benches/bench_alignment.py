@@ -53,9 +53,7 @@ def alignment_case(shape: tuple[int, ...], device: DeviceFacts) -> Case:
         defaults={"layout": "tn", "data": "normal"},
         memory_bytes=sets * per_set + 2**30,
         footprint_bytes=sets * per_set,
-        not_applicable=""
-        if device.kind != "cuda" or device.at_least(8)
-        else f"bf16 needs compute capability 8.0, {device.name} lacks it",
+        not_applicable=device.lacks("bf16", 8),
     )
 
 

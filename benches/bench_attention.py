@@ -38,7 +38,6 @@ LATENCY_L2_MULTIPLES = 4
 DEFAULTS = {"heads": HEADS, "kv_heads": KV_HEADS, "d": HEAD_DIM, "data": "normal"}
 SMALL = {"heads": 8, "kv_heads": 2, "d": 64, "data": "normal"}
 SMALL_CONTEXT = 256
-INTERPRETED = "Triton runs in its interpreter: right or wrong, but not timed"
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def decode_case(op: str, cache: Cache, batch: int, context: int, device: DeviceF
         memory_bytes=sets * moved + 16 * read // batch + 2 * GIB,
         footprint_bytes=sets * read,
         deterministic=cache.impl == "triton",
-        checked_only=why_unchecked(cache.impl, device),
+        checked_only=device.no_triton_figures if cache.impl == "triton" else "",
         not_applicable=missing(cache.dtype, cache.impl, device),
     )
 
@@ -153,24 +152,14 @@ def prefill_case(impl: str, batch: int, length: int, causal: int, device: Device
         memory_bytes=sets * moved + 4 * GIB,
         footprint_bytes=sets * moved,
         deterministic=impl == "triton",
-        checked_only=why_unchecked(impl, device),
+        checked_only=device.no_triton_figures if impl == "triton" else "",
         not_applicable=missing("bf16", impl, device),
     )
 
 
-def why_unchecked(impl: str, device: DeviceFacts) -> str:
-    """Why Triton's figures would mean nothing here."""
-    return INTERPRETED if impl == "triton" and device.triton == "interpreted" else ""
-
-
 def missing(dtype: str, impl: str, device: DeviceFacts) -> str:
     """What this device or machine lacks for that cache."""
-    if impl == "triton" and device.triton == "absent":
-        return "Triton is not installed"
-    least = LEAST_CAPABILITY[dtype]
-    if device.kind == "cuda" and not device.at_least(*least):
-        return f"{dtype} needs compute capability {least[0]}.{least[1]}, {device.name} lacks it"
-    return ""
+    return (device.no_triton if impl == "triton" else "") or device.lacks(dtype, *LEAST_CAPABILITY[dtype])
 
 
 def bench_attention(case, device, measure):

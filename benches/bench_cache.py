@@ -34,7 +34,6 @@ WORD_BYTES = 4
 STRIDES = (1, 2, 4, 8, 16, 32, 64)
 ROW_WORDS = (1, 2, 4, 8, 16, 32, 64, 128)
 SMOKE_SIZES = (64 * KIB, 96 * KIB)
-INTERPRETED = "Triton runs in its interpreter: right or wrong, but not timed"
 
 
 def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
@@ -172,10 +171,7 @@ def sm_case(size: int, line: int, device: DeviceFacts) -> Case:
 
 def common(device: DeviceFacts) -> dict[str, str]:
     """What holds for every case: they are Triton's."""
-    return {
-        "checked_only": INTERPRETED if device.triton == "interpreted" else "",
-        "not_applicable": "Triton is not installed" if device.triton == "absent" else "",
-    }
+    return {"checked_only": device.no_triton_figures, "not_applicable": device.no_triton}
 
 
 def programs_of(device: DeviceFacts) -> int:

@@ -258,7 +258,7 @@ def why_not_symmetric(impl: str, device: DeviceFacts) -> str:
         return "symmetric memory is that of NVIDIA GPUs"
     if hosts_of(device) > 1:
         return "symmetric memory ends with the host"
-    return "Triton is not installed" if impl == "triton" and device.triton == "absent" else ""
+    return device.no_triton if impl == "triton" else ""
 
 
 def barrier_case(device: DeviceFacts) -> Case:

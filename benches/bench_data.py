@@ -36,7 +36,6 @@ def data_case(dtype: str, data: str, device: DeviceFacts) -> Case:
     per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * 2
     sets = max(2, device.sets(per_set))
     params = {"dtype": dtype, "impl": "torch", "m": m, "n": n, "k": k, "layout": "tn", "data": data}
-    major, minor = LEAST_CAPABILITY[dtype]
     return Case(
         "gemm_data",
         params | ({"accumulation": "fast"} if dtype == "fp8_e4m3" else {}),
@@ -48,9 +47,7 @@ def data_case(dtype: str, data: str, device: DeviceFacts) -> Case:
         # Draws in 32 bits, and what sorting takes.
         memory_bytes=sets * per_set + 24 * (m + n) * k + 2**30,
         footprint_bytes=sets * per_set,
-        not_applicable=""
-        if device.kind != "cuda" or device.at_least(major, minor)
-        else f"{dtype} needs compute capability {major}.{minor}, {device.name} lacks it",
+        not_applicable=device.lacks(dtype, *LEAST_CAPABILITY[dtype]),
     )
 
 

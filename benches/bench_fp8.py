@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import torch
 
 from harness.model import Case, DeviceFacts, Metric, Work
-from kernels import fp8_linear, fp8_training, quantise
+from kernels import fp8_linear, fp8_training, gemm_torch, quantise
 from kernels.fp8_linear import RECIPES
-from kernels.reference import shaped, sqnr_db
+from kernels.reference import gemm_rows, shaped, sqnr_db
 
 DTYPES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 # 1 GiB of bfloat16: of an array read twice, L2 must serve next to nothing the second time.
@@ -91,7 +91,7 @@ def quantise_case(dtype: str, mode: str, layouts: str, device: DeviceFacts) -> C
         (Work(moved, "B", "memory", "read + written"),),
         memory_bytes=sets * held + 20 * rows * columns,  # the check's float32 temporaries
         footprint_bytes=sets * held,
-        checked_only=interpreted(device),
+        checked_only=device.no_triton_figures,
         not_applicable=missing("tensor", device, needs_triton=True),
     )
 
@@ -110,38 +110,18 @@ def step_case(recipe: str, casts: str, shape: tuple[int, int, int], device: Devi
         (Work(6 * m * n * k, "FLOP", "bf16" if recipe == "none" else "fp8", "6·m·n·k, forward and backward"),),
         memory_bytes=sets * per_set + 2**30 + 8 * max(m * k, n * k, m * n),
         footprint_bytes=sets * per_set,
-        checked_only=interpreted(device) if is_triton_needed else "",
+        checked_only=device.no_triton_figures if is_triton_needed else "",
         not_applicable=missing(scaling, device, needs_triton=is_triton_needed),
     )
 
 
-def interpreted(device: DeviceFacts) -> str:
-    """Why nothing is timed here, or nothing."""
-    return "Triton runs in its interpreter: right or wrong, but not timed" if device.triton == "interpreted" else ""
-
-
 def missing(scaling: str, device: DeviceFacts, needs_triton: bool) -> str:
     """Why this device cannot quantise or multiply so, or nothing."""
-    if needs_triton and device.triton == "absent":
-        return "Triton is not installed"
-    if device.kind != "cuda":
-        return "torch multiplies no block-scaled fp8 on a CPU" if scaling == "block" else ""
+    if needs_triton and device.no_triton:
+        return device.no_triton
     if scaling == "none":
-        return "" if device.at_least(8) else f"bf16 needs compute capability 8.0, {device.name} lacks it"
-    if not device.at_least(8, 9):
-        return f"fp8 needs compute capability 8.9, {device.name} lacks it"
-    if scaling == "row" and not device.at_least(9):
-        return f"row-wise scaling needs compute capability 9.0, {device.name} lacks it"
-    # https://docs.nvidia.com/cuda/cublas/#element-1d-and-128x128-2d-block-scaling-for-fp8-data-types
-    if scaling == "block" and device.compute_capability != (9, 0):
-        return f"cuBLAS scales by 1x128 and 128x128 on compute capability 9.0 alone, {device.name} has another"
-    if scaling == "block" and _cuda_version() < (12, 9):
-        return f"block scaling needs CUDA 12.9, this torch was built with {torch.version.cuda}"
-    return ""
-
-
-def _cuda_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
+        return device.lacks("bf16", 8)
+    return device.lacks("fp8", 8, 9) or gemm_torch.why_not_scaled(scaling, device.compute_capability)
 
 
 def bench_fp8(case, device, measure):
@@ -226,8 +206,7 @@ def measure_step(case, device, measure):
             out, dx, dw = results[i]
             for a, b, made in ((x, w, out), (g, w.t(), dx), (g.t(), x.t(), dw)):
                 rows = rows_of(made.shape[0])
-                pieces = [a[rows].double() @ part.double().t() for part in b.split(fp8_linear.COLUMN_CHUNK)]
-                yield made[rows], torch.cat(pieces, dim=1)
+                yield made[rows], gemm_rows(a, b, rows)
     else:
         recipe = RECIPES[p["recipe"]]
         steps = [fp8_linear.plan_step(*given, *made, recipe) for given, made in pairs]
@@ -247,7 +226,11 @@ def measure_step(case, device, measure):
         def expected(i):
             for product in steps[i].products:
                 rows = rows_of(product.out.shape[0])
-                yield product.out[rows], product.expected_rows(rows)
+                made, wanted = product.out[rows], product.expected_rows(rows)
+                yield made, wanted
+                if not product.is_fast:
+                    is_exact = sqnr_db(made, wanted) >= SLOW_SQNR_DB
+                    yield torch.tensor(is_exact), torch.tensor(True)
 
     def reference(i):
         yield from expected(i)

@@ -35,7 +35,6 @@ def fusion_case(activation: str, kernels: str, shape: tuple[int, int, int], devi
     m, n, k = shape
     held = 2 * (m * k + n * k + n + m * n)
     sets = max(2, device.sets(held))
-    lacking = device.kind == "cuda" and not device.at_least(8)
     return Case(
         "linear_activation",
         {"activation": activation, "kernels": kernels, "m": m, "n": n, "k": k, "dtype": "bf16", "impl": "torch"},
@@ -45,7 +44,7 @@ def fusion_case(activation: str, kernels: str, shape: tuple[int, int, int], devi
         ),
         memory_bytes=sets * held + 6 * m * n + 2**30,
         footprint_bytes=sets * held,
-        not_applicable=f"bf16 needs compute capability 8.0, {device.name} lacks it" if lacking else "",
+        not_applicable=device.lacks("bf16", 8),
     )
 
 

@@ -121,9 +121,7 @@ def gemm_case(
         memory_bytes=sets * per_set + 2**30 * (1 if scaling == "tensor" else 4),
         footprint_bytes=sets * per_set,
         deterministic=True,
-        checked_only="Triton runs in its interpreter: right or wrong, but not timed"
-        if impl == "triton" and device.triton == "interpreted"
-        else "",
+        checked_only=device.no_triton_figures if impl == "triton" else "",
         not_applicable=missing(params, device),
     )
 
@@ -131,21 +129,12 @@ def gemm_case(
 def missing(params: dict[str, str | int], device: DeviceFacts) -> str:
     """Why this device cannot multiply so, or nothing."""
     impl, dtype = params["impl"], params["dtype"]
-    if impl == "triton" and device.triton == "absent":
-        return "Triton is not installed"
-    least = LEAST_CAPABILITY[dtype]
-    if device.kind == "cuda" and not device.at_least(*least):
-        return f"{dtype} needs compute capability {least[0]}.{least[1]}, {device.name} lacks it"
+    if lacking := (device.no_triton if impl == "triton" else "") or device.lacks(dtype, *LEAST_CAPABILITY[dtype]):
+        return lacking
     if DTYPES[dtype].itemsize == 1 and params["layout"] != "tn":
         # PTX ISA, wgmma: only 16-bit operands may be transposed; torch._scaled_mm and kernels.gemm ask for the same.
         return "for fp8, tensor cores read operands whose k is contiguous (layout tn) only"
-    if impl == "torch" and params["scaling"] == "block" and device.kind == "cuda" and not is_hopper(device):
-        return "torch multiplies block-scaled fp8 on compute capability 9 only"
-    return ""
-
-
-def is_hopper(device: DeviceFacts) -> bool:
-    return device.at_least(9) and not device.at_least(10)
+    return gemm_torch.why_not_scaled(params["scaling"], device.compute_capability) if impl == "torch" else ""
 
 
 def operands_of(case: Case, device: DeviceFacts, seed: int) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:

@@ -95,10 +95,7 @@ def missing(device: DeviceFacts, dtype: str = "fp16") -> str:
     """Why this device has no such comparison, or nothing."""
     if device.triton != "compiled":
         return "there is no compiled Triton kernel to compare"
-    least = LEAST_CAPABILITY[dtype]
-    if device.at_least(*least):
-        return ""
-    return f"{dtype} needs compute capability {least[0]}.{least[1]}, {device.name} lacks it"
+    return device.lacks(dtype, *LEAST_CAPABILITY[dtype])
 
 
 def bench_kernels_ab(case, device, measure):

@@ -61,8 +61,8 @@ def stream_case(op: str, impl: str, size_bytes: int, device: DeviceFacts) -> Cas
         memory_bytes=sets * traffic + 8 * CHUNK * 4,
         footprint_bytes=sets * traffic,
         deterministic=True,
-        checked_only=interpreted(device) if impl == "triton" else "",
-        not_applicable="Triton is not installed" if impl == "triton" and device.triton == "absent" else "",
+        checked_only=device.no_triton_figures if impl == "triton" else "",
+        not_applicable=device.no_triton if impl == "triton" else "",
     )
 
 
@@ -80,11 +80,6 @@ def memcpy_case(direction: str, host: str, device: DeviceFacts) -> Case:
         deterministic=True,
         not_applicable="" if device.kind == "cuda" else "there is no device beside the host",
     )
-
-
-def interpreted(device: DeviceFacts) -> str:
-    """Why Triton's figures would mean nothing here."""
-    return "Triton runs in its interpreter: right or wrong, but not timed" if device.triton == "interpreted" else ""
 
 
 def bench_memory(case, device, measure):

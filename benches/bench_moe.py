@@ -56,7 +56,6 @@ def moe_case(name: str, routing: str, how: str, device: DeviceFacts) -> Case:
     moved = 2 * (busy * mixture.hidden * mixture.inner + rows * (mixture.hidden + mixture.inner))
     held = 2 * (mixture.experts * mixture.hidden * mixture.inner + rows * (mixture.hidden + mixture.inner))
     sets = max(1, device.sets(moved))
-    lacking = device.kind == "cuda" and not device.at_least(8)
     return Case(
         "moe_gemm",
         {"model": name, "routing": routing, "launches": how, "tokens": tokens, "dtype": "bf16", "impl": "torch"},
@@ -66,7 +65,7 @@ def moe_case(name: str, routing: str, how: str, device: DeviceFacts) -> Case:
         ),
         memory_bytes=sets * held + 2 * rows * mixture.inner + 2**32,
         footprint_bytes=sets * held,
-        not_applicable=f"bf16 needs compute capability 8.0, {device.name} lacks it" if lacking else "",
+        not_applicable=device.lacks("bf16", 8),
     )
 
 

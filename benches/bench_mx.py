@@ -39,7 +39,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         for name in FORMATS:
             values = ERROR_VALUES if device.kind == "cuda" else SMALL_ERROR_VALUES
             params = {"format": name, "data": data, "values": values, "impl": "triton"}
-            yield Case("format_error", params, (), "quality", not_applicable=without_triton(device))
+            yield Case("format_error", params, (), "quality", not_applicable=device.no_triton)
     for name in FORMATS:
         yield gemm_case(name, device)
 
@@ -58,10 +58,8 @@ def stream_case(op: str, name: str, device: DeviceFacts) -> Case:
         memory_bytes=sets * (2 * values + packed) + 2**30,
         footprint_bytes=sets * (2 * values + packed),
         deterministic=True,
-        checked_only="Triton runs in its interpreter: right or wrong, but not timed"
-        if device.triton == "interpreted"
-        else "",
-        not_applicable=without_triton(device),
+        checked_only=device.no_triton_figures,
+        not_applicable=device.no_triton,
     )
 
 
@@ -87,12 +85,7 @@ def missing_gemm(name: str, device: DeviceFacts) -> str:
         return f"{name} operands need compute capability 10.0, {device.name} lacks it: see format_error for its numbers"
     if name not in mx_gemm.FORMATS:
         return f"of the block-scaled formats {' and '.join(mx_gemm.FORMATS)} are multiplied here"
-    return without_triton(device)
-
-
-def without_triton(device: DeviceFacts) -> str:
-    """Why nothing can be packed here, or nothing."""
-    return "Triton is not installed" if device.triton == "absent" else ""
+    return device.no_triton
 
 
 def bench_mx(case, device, measure):

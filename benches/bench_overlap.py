@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benches.bench_collectives import BUS_FACTORS, hosts_of, ranks_of
+from benches.bench_gemm import LEAST_CAPABILITY
 from harness.model import Case, DeviceFacts, Work
 from kernels.collectives import DTYPES
 from kernels.overlap import MODES
@@ -108,9 +109,7 @@ def why_not(ranks: int, dtype: str, device: DeviceFacts) -> str:
     """What this machine cannot do."""
     if ranks < 2:
         return f"needs two GPUs, this machine has {ranks}"
-    if device.kind == "cuda" and not device.at_least(8):
-        return f"{dtype} needs compute capability 8.0, {device.name} lacks it"
-    return ""
+    return device.lacks(dtype, *LEAST_CAPABILITY[dtype])
 
 
 def bench_overlap(case, device, measure):

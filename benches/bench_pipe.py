@@ -44,8 +44,7 @@ def missing(dtype: str, device: DeviceFacts) -> str:
         return "the resident loop is a compiled Triton kernel"
     if device.sm_count is None:
         return "the SM count of this device is unknown"
-    least = LEAST_CAPABILITY[dtype]
-    return "" if device.at_least(*least) else f"{dtype} needs compute capability {least[0]}.{least[1]}"
+    return device.lacks(dtype, *LEAST_CAPABILITY[dtype])
 
 
 def bench_pipe(case, device, measure, resident_loop):

@@ -97,12 +97,7 @@ def missing(device: DeviceFacts, impl: str, dtype: str = "bf16") -> str:
     """Why this device has no such figure, or nothing."""
     if device.kind != "cuda":
         return "these tools measure GPUs"
-    if impl == "triton" and device.triton == "absent":
-        return "Triton is not installed"
-    least = LEAST_CAPABILITY[dtype]
-    if not device.at_least(*least):
-        return f"{dtype} needs compute capability {least[0]}.{least[1]}, {device.name} lacks it"
-    return ""
+    return (device.no_triton if impl == "triton" else "") or device.lacks(dtype, *LEAST_CAPABILITY[dtype])
 
 
 def bench_protocols(case, device, measure):

@@ -77,12 +77,7 @@ def missing(name: str, device: DeviceFacts) -> str:
     """Why this device cannot multiply that type."""
     if device.kind != "cuda":
         return "TF32 is a type of NVIDIA's tensor cores" if name == "tf32" else ""
-    major, minor = KINDS[name].least_capability
-    return (
-        ""
-        if device.at_least(major, minor)
-        else f"{name} needs compute capability {major}.{minor}, {device.name} lacks it"
-    )
+    return device.lacks(name, *KINDS[name].least_capability)
 
 
 def bench_units(case, device, measure):

@@ -38,7 +38,6 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         deterministic=True,
     )
     side = SIDE if is_gpu else SHORT_SIDE
-    needs = "" if not is_gpu or device.at_least(8) else f"bf16 needs compute capability 8.0, {device.name} lacks it"
     yield Case(
         "utilisation",
         {"load": "gemm", "dtype": "bf16", "m": side, "n": side, "k": side, "impl": "torch"},
@@ -46,7 +45,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         memory_bytes=24 * side * side + GIB,
         footprint_bytes=24 * side * side,
         deterministic=True,
-        not_applicable=needs,
+        not_applicable=device.lacks("bf16", 8),
     )
 
 
@@ -58,10 +57,8 @@ def spin_case(programs: int, device: DeviceFacts) -> Case:
         (),
         "latency",
         deterministic=True,
-        checked_only="Triton runs in its interpreter: right or wrong, but not timed"
-        if device.triton == "interpreted"
-        else "",
-        not_applicable="Triton is not installed" if device.triton == "absent" else "",
+        checked_only=device.no_triton_figures,
+        not_applicable=device.no_triton,
     )
 
 

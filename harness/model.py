@@ -124,6 +124,22 @@ class DeviceFacts:
         """Whether this is an NVIDIA GPU of that compute capability or later."""
         return self.compute_capability is not None and self.compute_capability >= (major, minor)
 
+    def lacks(self, what: str, major: int, minor: int = 0) -> str:
+        """Why this GPU cannot do what needs that compute capability, or nothing; a CPU has none and is not asked."""
+        if self.kind != "cuda" or self.at_least(major, minor):
+            return ""
+        return f"{what} needs compute capability {major}.{minor}, {self.name} lacks it"
+
+    @property
+    def no_triton(self) -> str:
+        """Why no kernel of Triton's runs here, or nothing."""
+        return "Triton is not installed" if self.triton == "absent" else ""
+
+    @property
+    def no_triton_figures(self) -> str:
+        """Why a time of Triton's kernels would mean nothing here, or nothing."""
+        return "Triton runs in its interpreter: right or wrong, but not timed" if self.triton == "interpreted" else ""
+
     def sets(self, bytes_per_set: int, l2_multiples: int = 20) -> int:
         """How many buffer sets launches rotate through, so that L2 cannot serve the next visit."""
         if self.l2_bytes is None:

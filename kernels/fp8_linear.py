@@ -57,23 +57,23 @@ class Operand:
     codes: torch.Tensor
     scales: torch.Tensor
 
-    def dequantised(self) -> torch.Tensor:
-        """The values that the codes stand for, in float64."""
-        return self.codes.double() * spread(self.scales, *self.codes.shape).double()
-
     def dequantised_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Some of them; codes are picked as bytes, because torch does not index fp8 on every device."""
+        """The values that these rows' codes stand for, in float64.
+
+        Codes are picked as bytes, because torch does not index fp8 on every device.
+        """
         codes = self.codes.view(torch.uint8)[rows].view(self.codes.dtype)
         return codes.double() * spread(self.scales, *self.codes.shape)[rows].double()
 
 
 @dataclass(frozen=True)
 class Product:
-    """out = a @ b^T."""
+    """out = a @ b^T, summed fast (14 bits of the sum on Hopper) or as exactly as tensor cores can."""
 
     a: Operand
     b: Operand
     out: torch.Tensor
+    is_fast: bool
 
     def expected_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """Those rows of the product in float64, of exactly the values that the operands hold."""
@@ -118,11 +118,11 @@ def plan_step(
     of_g = room(g, recipe.gradients, recipe.activations)
     casts = [plan_quantise(*pair) for pair in ((x, of_x), (w, of_w), (g, of_g))]
     products = (
-        Product(_as_it_is(of_x), _as_it_is(of_w), out),
-        Product(_as_it_is(of_g), _transposed(of_w), dx),
-        Product(_transposed(of_g), _transposed(of_x), dw),
+        Product(_as_it_is(of_x), _as_it_is(of_w), out, is_fast=recipe.is_fast),
+        Product(_as_it_is(of_g), _transposed(of_w), dx, is_fast=False),
+        Product(_transposed(of_g), _transposed(of_x), dw, is_fast=False),
     )
-    multiplications = [partial(scaled_product, p, is_fast=recipe.is_fast and p.out is out) for p in products]
+    multiplications = [partial(scaled_product, product) for product in products]
     return Step(partial(_run, casts), partial(_run, multiplications), products)
 
 
@@ -134,7 +134,7 @@ def plan_bf16_step(
     return partial(_run, [partial(torch.mm, a, b, out=result) for a, b, result in products])
 
 
-def scaled_product(product: Product, *, is_fast: bool) -> None:
+def scaled_product(product: Product) -> None:
     """One scaled product, by the private name that has an `out=`; its public one would allocate at every launch."""
     a, b = product.a, product.b
     torch._scaled_mm(
@@ -143,7 +143,7 @@ def scaled_product(product: Product, *, is_fast: bool) -> None:
         scale_a=a.scales,
         scale_b=b.scales.t() if b.scales.ndim == 2 else b.scales,
         out_dtype=product.out.dtype,
-        use_fast_accum=is_fast,
+        use_fast_accum=product.is_fast,
         out=product.out,
     )
 
@@ -168,7 +168,7 @@ def _transposed(matrix: Quantised) -> Operand:
 class EmulatedLinear(torch.autograd.Function):
     """x @ w^T in float32 of values rounded as a recipe rounds them, with the backward pass rounded likewise.
 
-    `modes` names the amax of x, w and g that delayed scaling uses, and takes theirs down for the next step.
+    `memory` names the amax of x, w and g that delayed scaling uses, and takes theirs down for the next step.
     """
 
     @staticmethod

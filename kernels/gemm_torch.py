@@ -46,6 +46,26 @@ def plan(
     return partial(torch.mm, a, b.t(), out=out)
 
 
+def why_not_scaled(scaling: str, capability: tuple[int, int] | None) -> str:
+    """Why torch cannot multiply fp8 with such scales (`tensor`, `row`, `block`) on a device, or nothing.
+
+    A CPU has no compute capability. https://docs.nvidia.com/cuda/cublas/, "1D and 128x128 2D Block Scaling for FP8 Data
+    Types": compute capability 9.0 alone, from CUDA 12.9 on; torch asks for the same.
+    """
+    if scaling == "block":
+        if capability != (9, 0):
+            return "torch multiplies fp8 with scales of 1x128 and 128x128 on compute capability 9.0 only"
+        if _cuda_version() < (12, 9):
+            return f"block scaling needs CUDA 12.9, this torch was built with {torch.version.cuda}"
+    if scaling == "row" and capability is not None and capability < (9, 0):
+        return f"row-wise scaling needs compute capability 9.0, this device has {capability[0]}.{capability[1]}"
+    return ""
+
+
+def _cuda_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
+
+
 def _scaled_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -93,6 +113,8 @@ def _scales(
         raise ValueError(f"scales of float32 come in pairs: a_scale is {a_scale}, b_scale {b_scale}")
     shapes = (tuple(a_scale.shape), tuple(b_scale.shape))
     if shapes == ((m,), (n,)):
+        if problem := why_not_scaled("row", _capability(a.device)):
+            raise ValueError(problem)
         return a_scale.contiguous().view(m, 1), b_scale.contiguous().view(1, n)
     blocks_n, blocks_k = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
     if shapes != ((m, blocks_k), (blocks_n, blocks_k)):
@@ -100,8 +122,8 @@ def _scales(
             f"scales are {shapes[0]} and {shapes[1]}; for m={m}, n={n}, k={k} row-wise ones are ({m},) and ({n},),"
             f" block-wise ones ({m}, {blocks_k}) and ({blocks_n}, {blocks_k})"
         )
-    if a.device.type != "cuda" or torch.cuda.get_device_capability(a.device)[0] != 9:
-        raise ValueError("torch multiplies fp8 with scales of 1 x 128 by 128 x 128 on compute capability 9 only")
+    if problem := why_not_scaled("block", _capability(a.device)):
+        raise ValueError(problem)
     if m % 4 or n % SCALE_BLOCK or k % SCALE_ROW:
         raise ValueError(
             f"m={m}, n={n}, k={k}: with block scales torch takes multiples of 4, {SCALE_BLOCK} and {SCALE_ROW}"
@@ -143,6 +165,10 @@ def _require_fp8_supported(a: torch.Tensor, b: torch.Tensor) -> None:
         raise ValueError(f"a is {_describe(a)}, b {_describe(b)}; for fp8 k must be contiguous in both")
     if a.device.type == "cuda" and (a.shape[1] % 16 or b.shape[0] % 16):
         raise ValueError(f"n={b.shape[0]}, k={a.shape[1]}: for fp8 torch takes multiples of 16")
+
+
+def _capability(device: torch.device) -> tuple[int, int] | None:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def _describe(matrix: torch.Tensor) -> str:

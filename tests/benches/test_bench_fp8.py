@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from benches import bench_fp8
 from benches.bench_fp8 import bench_fp8 as bench
+from harness.probe.measure import CheckFailedError
+from kernels import fp8_linear
 from tests.benches.low_precision import checked
 from tests.benches.test_cases import A100, CPU, H200
 
@@ -50,12 +53,31 @@ def test_loss_falls_alike_with_and_without_fp8():
         (A100, "fp8 needs compute capability 8.9, NVIDIA A100-SXM4-40GB lacks it"),
         (
             replace(H200, name="NVIDIA B200", compute_capability=(10, 0)),
-            "cuBLAS scales by 1x128 and 128x128 on compute capability 9.0 alone, NVIDIA B200 has another",
+            "torch multiplies fp8 with scales of 1x128 and 128x128 on compute capability 9.0 only",
         ),
     ],
 )
 def test_what_a_card_cannot_multiply_is_said(device, told):
     assert bench_fp8.missing("block", device, needs_triton=True) == told
+
+
+@pytest.mark.parametrize(("spoilt", "passes"), [("forward", True), ("backward", False)])
+def test_gradients_summed_exactly_are_not_judged_by_what_fast_sums_leave(spoilt, passes, monkeypatch):
+    """An error of 40 dB in dx or dw passed, because the forward product alone is summed fast."""
+    multiply = fp8_linear.scaled_product
+
+    def noisy(product):
+        multiply(product)
+        if product.is_fast == (spoilt == "forward"):
+            product.out.add_(0.01 * product.out.float().std() * torch.randn(product.out.shape))
+
+    monkeypatch.setattr(fp8_linear, "scaled_product", noisy)
+    case = next(case for case in CASES.values() if case.op == "linear_step" and case.params["recipe"] == "current")
+    if passes:
+        assert checked(bench, case, CPU)[0][0].passed
+    else:
+        with pytest.raises(CheckFailedError):
+            checked(bench, case, CPU)
 
 
 def test_steps_count_six_flop_a_product_and_name_the_peak_of_their_type():

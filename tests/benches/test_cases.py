@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
 from benches import (
     bench_alignment,
@@ -54,6 +55,7 @@ H200 = DeviceFacts(
 )
 TWO_H200 = replace(H200, gpu_count=2)
 A100 = replace(H200, name="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0), sm_count=108, l2_bytes=40 * 2**20)
+L40S = replace(H200, name="NVIDIA L40S", compute_capability=(8, 9), sm_count=142)
 B200 = replace(H200, name="NVIDIA B200", compute_capability=(10, 0), sm_count=148)
 CPU = DeviceFacts(kind="cpu", name="a CPU", torch_device="cpu", triton="interpreted")
 
@@ -484,17 +486,28 @@ def test_new_parameters_of_gemm_leave_old_keys_as_they_were():
     ("case", "device", "told"),
     [
         ({"dtype": "fp8_e4m3", "accumulation": "fast", "layout": "nn"}, H200, "layout tn"),
-        ({"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}, B200, "compute capability 9 only"),
+        ({"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}, B200, "compute capability 9.0 only"),
         ({"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}, H200, ""),
         ({"dtype": "fp8_e4m3", "accumulation": "fast", "scaling": "row"}, B200, ""),
+        ({"dtype": "fp8_e4m3", "accumulation": "fast", "scaling": "row"}, L40S, "needs compute capability 9.0"),
         ({"dtype": "fp8_e5m2", "accumulation": "fast", "b_dtype": "fp8_e4m3"}, A100, "needs compute capability 8.9"),
         ({"dtype": "bf16", "accumulation": "", "layout": "nt"}, A100, ""),
     ],
 )
-def test_what_tensor_cores_or_torch_cannot_multiply_is_said(case, device, told):
+def test_what_tensor_cores_or_torch_cannot_multiply_is_said(case, device, told, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     reason = bench_gemm.gemm_case(impl="torch", shape=(8, 8, 8), device=device, **case).not_applicable
     assert told in reason
     assert bool(told) == bool(reason)
+
+
+@pytest.mark.parametrize(("cuda", "told"), [("12.8", "12.8"), (None, "None"), ("12.9", ""), ("13.0", "")])
+def test_a_torch_of_an_older_cuda_scales_no_blocks(cuda, told, monkeypatch):
+    """The GEMM of block scales failed there instead of being told, which the steps in fp8 had got right."""
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    block = {"dtype": "fp8_e4m3", "accumulation": "slow", "scaling": "block"}
+    reason = bench_gemm.gemm_case(impl="torch", shape=(8, 8, 8), device=H200, **block).not_applicable
+    assert reason == (f"block scaling needs CUDA 12.9, this torch was built with {told}" if told else "")
 
 
 def test_decoding_is_bound_by_memory_and_declares_both_works():

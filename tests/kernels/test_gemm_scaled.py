@@ -149,5 +149,5 @@ def test_torch_scales_rows_to_the_same_product():
 
 def test_torch_says_where_it_takes_block_scales():
     out = torch.empty(64, 128, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=r"on compute capability 9 only"):
+    with pytest.raises(ValueError, match=r"on compute capability 9.0 only"):
         gemm_torch.plan(*BLOCK[:2], out, a_scale=BLOCK[2], b_scale=BLOCK[3], accumulation="slow")
