@@ -5,16 +5,12 @@ Power limits a large GEMM, and power is paid for bits that change: zeros clock h
 
 from collections.abc import Iterator
 
-import torch
-
+from benches.bench_gemm import DTYPES, LEAST_CAPABILITY, PEAKS
 from harness.model import Case, DeviceFacts, Work
 from kernels import gemm_data
 
 SHAPE = (8192, 8192, 8192)
 SMALL = (128, 128, 128)
-DTYPES = {"bf16": torch.bfloat16, "fp8_e4m3": torch.float8_e4m3fn}
-PEAKS = {"bf16": "bf16", "fp8_e4m3": "fp8"}
-LEAST_CAPABILITY = {"bf16": (8, 0), "fp8_e4m3": (8, 9)}
 # bf16 output alone leaves 55.7 dB; Hopper's fast fp8 accumulation keeps 14 bits.
 LEAST_SQNR_DB = {"bf16": 50.0, "fp8_e4m3": 35.0}
 
@@ -25,7 +21,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
         for data in ("normal", "sorted"):
             yield data_case("bf16", data, device)
     elif profile == "full":
-        for dtype in DTYPES:
+        for dtype in LEAST_SQNR_DB:
             for data in gemm_data.DATA:
                 yield data_case(dtype, data, device)
 

@@ -56,7 +56,6 @@ VARIANTS = (
     {"dtype": "fp16", "accumulation": "", "layout": "nn"},
     {"dtype": "fp16", "accumulation": "", "layout": "nt"},
 )
-# Llama 3.1 70B generating for so many sequences: the projection out of attention, up in the MLP, and down from it.
 SAMPLED_ROWS = 64
 MOST_SKINNY_ROWS = 128
 MEMORY_BOUND_L2_MULTIPLES = 64

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from benches.bench_gemm import DTYPES, LEAST_CAPABILITY, OUTPUT, PEAKS
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB
 from kernels import gemm, gemm_torch, memory, memory_torch
@@ -18,10 +19,6 @@ from kernels.reference import gemm_rows
 
 ASKED = True
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3": torch.float8_e4m3fn}
-OUT = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3": torch.bfloat16}
-PEAKS = {"bf16": "bf16", "fp16": "fp16", "fp8_e4m3": "fp8"}
-LEAST_CAPABILITY = {"bf16": (8, 0), "fp16": (7, 0), "fp8_e4m3": (8, 9)}
 ACCUMULATION = {"bf16": "", "fp16": "", "fp8_e4m3": "fast"}
 # Against float64. Fast fp8 sums lose with depth: 35 dB at 8192, less at 28672.
 LEAST_SQNR_DB = {"bf16": 50.0, "fp16": 60.0, "fp8_e4m3": 35.0}
@@ -49,7 +46,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """Quick: short blocks; standard and full: blocks at each one's own equilibrium as well."""
     protocols = ("short_blocks",) if profile in ("smoke", "quick") else ("abba", "short_blocks")
     for protocol in protocols:
-        for dtype in DTYPES:
+        for dtype in ACCUMULATION:
             yield from (gemm_case(protocol, dtype, shape, device) for shape in SHAPES)
     if "abba" in protocols:
         yield from (stream_case(op, device) for op in TRAFFIC)
@@ -58,7 +55,7 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
 def gemm_case(protocol: str, dtype: str, shape: tuple[int, int, int], device: DeviceFacts) -> Case:
     """One product by both, on the same operands."""
     m, n, k = shape
-    per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * OUT[dtype].itemsize
+    per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * DTYPES[OUTPUT[dtype]].itemsize
     sets = max(2, device.sets(per_set))
     params = {"dtype": dtype, "impl": "triton", "against": "torch", "m": m, "n": n, "k": k}
     params |= {"accumulation": ACCUMULATION[dtype]} if ACCUMULATION[dtype] else {}
@@ -70,7 +67,7 @@ def gemm_case(protocol: str, dtype: str, shape: tuple[int, int, int], device: De
             Work(per_set, "B", "memory", "operands and result once"),
         ),
         defaults={"layout": "tn", "data": "normal"},
-        memory_bytes=sets * (per_set + m * n * OUT[dtype].itemsize) + 2**30,
+        memory_bytes=sets * (per_set + m * n * DTYPES[OUTPUT[dtype]].itemsize) + 2**30,
         footprint_bytes=sets * per_set,
         not_applicable=missing(device, dtype),
     )
@@ -107,7 +104,7 @@ def bench_kernels_ab(case, device, measure):
 
 def measure_gemms(case, device, measure):
     p, place = case.params, device.torch_device
-    m, n, k, dtype, out_dtype = p["m"], p["n"], p["k"], DTYPES[p["dtype"]], OUT[p["dtype"]]
+    m, n, k, dtype, out_dtype = p["m"], p["n"], p["k"], DTYPES[p["dtype"]], DTYPES[OUTPUT[p["dtype"]]]
     sets = case.footprint_bytes // case.work[1].amount
     a, b = ([torch.empty(rows, k, dtype=dtype, device=place) for _ in range(sets)] for rows in (m, n))
     ours, theirs = ([torch.empty(m, n, dtype=out_dtype, device=place) for _ in range(sets)] for _ in range(2))

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from benches.bench_gemm import DTYPES, LEAST_CAPABILITY, PEAKS
 from harness.model import Case, DeviceFacts, Work
 from harness.units import MIB
 from kernels import gemm, gemm_torch, memory, memory_torch
@@ -18,9 +19,6 @@ ASKED = True
 
 MEMORY = {"triton": memory, "torch": memory_torch}
 GEMM = {"triton": gemm, "torch": gemm_torch}
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3": torch.float8_e4m3fn}
-PEAKS = {"bf16": "bf16", "fp16": "fp16", "fp8_e4m3": "fp8"}
-LEAST_CAPABILITY = {"bf16": (8, 0), "fp16": (7, 0), "fp8_e4m3": (8, 9)}
 FP8_MOST = torch.finfo(torch.float8_e4m3fn).max
 
 NVBANDWIDTH_BYTES = 512 * MIB

@@ -12,8 +12,6 @@ import torch.distributed as dist
 from kernels.collectives import AllReduce
 from kernels.symmetric_memory import SymmetricBuffer
 
-SHOTS = ("one_shot", "two_shot")
-
 
 class SymmetricAllReduce(AllReduce):
     """One-shot out of place, two-shot in place, as torch offers them; what is given lies in symmetric memory."""

@@ -10,9 +10,6 @@ from typing import Any
 
 Call = Callable[[], None]
 
-NOT_READY = 600
-INVALID_VALUE = 1
-
 STREAM_NON_BLOCKING = 1
 EVENT_DISABLE_TIMING = 2
 CAPTURE_THREAD_LOCAL = 1

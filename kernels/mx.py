@@ -23,8 +23,6 @@ Launch = Callable[[], None]
 
 # Values a program quantises.
 VALUES = 2048
-E4M3_LARGEST = 448.0
-NAN_SCALE = 255
 
 
 @dataclass(frozen=True)
