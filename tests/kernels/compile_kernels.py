@@ -59,8 +59,14 @@ def lost_addresses(ptx):
     return re.findall(r"mov\.[bu]\d+\s+(%\w+), 0x0;\s+(?:@%\w+ )?ld\.[\w.]+ \{ \1 \}, \[ \1 ", ptx)
 
 
-def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3):
-    """`arguments` maps names to Triton types or tuples of them; pointers and integers are taken as multiples of 16."""
+def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_stages=3, ones=()):
+    """`arguments` maps names to Triton types or tuples of them; pointers and integers are taken as multiples of 16.
+
+    Those in `ones` are called with a 1: Triton makes a constant of it, where the kernel does not forbid it.
+    """
+    kept = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+    constants = constants | {name: 1 for name in ones if name not in kept}
+    arguments = {name: kind for name, kind in arguments.items() if name not in constants}
     signature = arguments | dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
     places = {(i,): kind for i, kind in enumerate(signature.values()) if isinstance(kind, str)}
@@ -111,7 +117,7 @@ def scale_arguments(scaling):
     return (dict.fromkeys(names, "*fp32"), {}) if scaling != "tensor" else ({}, dict.fromkeys(names))
 
 
-def compile_gemm(config, kind, capability, out_type, *, layout="tn", scaling="tensor"):
+def compile_gemm(config, kind, capability, out_type, *, layout="tn", scaling="tensor", ones=()):
     """A large GEMM by descriptors or pointers; `kind` fp8_mixed has e4m3 in a and e5m2 in b."""
     a_type, b_type = "fp8e4nv" if kind == "fp8_mixed" else TRITON_TYPES[kind], TRITON_TYPES[kind]
     scales, constants = scale_arguments(scaling)
@@ -152,7 +158,10 @@ def compile_gemm(config, kind, capability, out_type, *, layout="tn", scaling="te
         others = [name for name in kernel.arg_names if name.endswith("_stride") and name not in contiguous]
         arguments = {"a": f"*{a_type}", "b": f"*{b_type}", "out": f"*{out_type}", **integers("m", "n", "k", *others)}
     result = compile_kernel(
-        kernel, capability, arguments | scales, constants, num_warps=config.warps, num_stages=config.stages
+        *(kernel, capability, arguments | scales, constants),
+        num_warps=config.warps,
+        num_stages=config.stages,
+        ones=ones,
     )
     promised = config.shared_bytes(TYPE_BYTES[a_type], OUT_TYPE_BYTES[out_type], (capability // 10, capability % 10))
     how = {"kind": kind, "out": out_type, "layout": layout, "scaling": scaling, "config": repr(config)}
@@ -186,7 +195,7 @@ def compile_promoted(config, capability, out_type, scaling):
     return result | how | {"kernel": "promoted_kernel", "promised_shared_bytes": promised}
 
 
-def compile_skinny(config, most_rows, kind, capability, out_type, splits):
+def compile_skinny(config, most_rows, kind, capability, out_type, splits, ones=()):
     dtype = TRITON_TYPES[kind]
     constants = {
         "BLOCK_M": most_rows,
@@ -209,10 +218,10 @@ def compile_skinny(config, most_rows, kind, capability, out_type, splits):
     else:
         arguments |= {"a": f"*{dtype}", "b": f"*{dtype}"}
     result = compile_kernel(
-        gemm_skinny.skinny_kernel,
-        *(capability, arguments, constants),
+        *(gemm_skinny.skinny_kernel, capability, arguments, constants),
         num_warps=config.warps,
         num_stages=config.stages,
+        ones=ones,
     )
     promised = config.shared_bytes(most_rows, TYPE_BYTES[dtype])
     how = {"kind": kind, "out": out_type, "splits": splits, "config": repr(config)}
@@ -447,6 +456,22 @@ def compile_promoted_and_skinny(capability, out_types):
                     yield compile_skinny(config, most_rows, kinds[in_bytes][0], capability, "bf16", splits)
 
 
+def compile_of_ones(capability):
+    """GEMMs of one row, and of one element with everything a 1 that can be."""
+    integers_of_skinny = ("m", "n", "k", "blocks_per_split", "a_row_stride", "b_row_stride", "out_row_stride")
+    for (access, in_bytes), rows in gemm_skinny.CONFIGS.items():
+        kind = {1: "fp8", 2: "half", 4: "tf32"}[in_bytes]
+        most_rows, config = rows[0]
+        for splits in (1, 4):
+            for ones in (("m",), integers_of_skinny) if access == "pointers" else (("m",),):
+                yield compile_skinny(config, most_rows, kind, capability, "bf16", splits, ones) | {"ones": ones}
+    strides = [name for name in gemm_pointers.pointer_kernel.arg_names if name.endswith("_stride")]
+    for (architecture, kind, accumulation), configs in gemm_configs.CONFIGS.items():
+        if architecture == "pointers" and accumulation == "fast":
+            for ones in (("m",), ("m", "n", "k", *strides)):
+                yield compile_gemm(configs[-1], kind, capability, "bf16", ones=ones) | {"ones": ones}
+
+
 def compile_all(capability, out_types):
     yield from compile_driver(capability)
     yield from compile_peers(capability)
@@ -468,10 +493,12 @@ if __name__ == "__main__":
     parser.add_argument("capabilities", nargs="+", type=int, choices=SHARED_BYTES)
     parser.add_argument("--out", nargs="+", choices=OUT_TYPE_BYTES, default=["bf16"])
     parser.add_argument("--only-gemm", action="store_true")
+    parser.add_argument("--ones", action="store_true")
     options = parser.parse_args()
     for requested in options.capabilities:
         gemms = [compile_gemms(requested, options.out), compile_promoted_and_skinny(requested, options.out)]
         lines = chain(*gemms) if options.only_gemm else compile_all(requested, options.out)
+        lines = compile_of_ones(requested) if options.ones else lines
         for line in lines:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()

@@ -82,6 +82,16 @@ def test_gemms_need_no_more_shared_memory_than_their_configuration_promises(comp
     assert [line for line in hopper if line["promised_shared_bytes"] > line["shared_bytes"] + 128] == []
 
 
+def test_gemms_of_one_row_and_of_one_element_compile():
+    """A skinny GEMM of one row with its sum split did not: Triton had made a constant of m, which has no `.to`."""
+    lines = compile_for(90, "--ones")
+    assert {(line["kernel"], tuple(line["ones"])) for line in lines if line["ones"] == ["m"]} == {
+        ("skinny_kernel", ("m",)),
+        ("pointer_kernel", ("m",)),
+    }
+    assert {line["kernel"] for line in lines if len(line["ones"]) > 1} == {"skinny_kernel", "pointer_kernel"}
+
+
 def test_memory_kernels_move_vectors(compiled):
     """16 bytes a thread and access."""
     lines = [line for line in compiled if line["kernel"] == "stream_kernel"]
