@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from harness.model import Case, DeviceFacts, Work
 from harness.units import KIB, MIB
-from kernels import cuda_driver, driver, first_context
+from kernels import cuda_driver, driver, driver_kernels, driver_place, first_context
 
 # Nothing here loads the card: what must find it warm runs before.
 LAST = True
@@ -112,10 +112,10 @@ def bench_driver(case, device, measure):
         ordinal = int(device.torch_device.partition(":")[2] or 0)
         measure_operation(driver.first_context(lambda: first_context.time_in_child(ordinal)), FEW, measure)
     else:
-        place = driver.Workplace(
+        place = driver_place.Workplace(
             cuda_driver.Driver(),
             device.torch_device,
-            lambda kernel: driver.compile_image(kernel, device.compute_capability),
+            lambda kernel: driver_kernels.compile_image(kernel, device.compute_capability),
         )
         with place:
             measure_operation(operation_of(case, device, place), shots_of(case), measure)

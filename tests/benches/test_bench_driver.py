@@ -9,9 +9,9 @@ from benches import bench_driver
 from harness.model import DeviceFacts, Telemetry
 from harness.probe.measure import SMOKE, Subject, measure_case
 from harness.probe.shots import time_shots
-from kernels import cuda_driver, driver
+from kernels import cuda_driver, driver, driver_kernels
 from kernels.checker import TorchChecker
-from kernels.driver import Image
+from kernels.driver_kernels import Image
 from tests.kernels.fake_cuda import FakeCuda
 
 FAKE = DeviceFacts(
@@ -41,7 +41,7 @@ def test_case_is_checked_and_timed_and_gives_everything_back(monkeypatch, case):
     library = FakeCuda()
     monkeypatch.setattr(driver, "time", library.clock)
     monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda name: library if name else really_load(name))
-    monkeypatch.setattr(driver, "compile_image", lambda kernel, _: Image(kernel.fn.__name__, b"cubin", 32, 0))
+    monkeypatch.setattr(driver_kernels, "compile_image", lambda kernel, _: Image(kernel.fn.__name__, b"cubin", 32, 0))
     told = []
 
     def measure(launch, **how):

@@ -22,7 +22,7 @@ from kernels import (
     attention,
     cache,
     collectives_triton,
-    driver,
+    driver_kernels,
     gemm,
     gemm_configs,
     gemm_pointers,
@@ -374,10 +374,10 @@ def compile_spin(capability):
 
 
 def compile_driver(capability):
-    for kernel in driver.SIGNATURES:
-        image = driver.compile_image(kernel, divmod(capability, 10))
-        ptx = driver.compile_kernel(kernel, divmod(capability, 10)).asm["ptx"]
-        arguments, _ = driver.SIGNATURES[kernel]
+    for kernel in driver_kernels.SIGNATURES:
+        image = driver_kernels.compile_image(kernel, divmod(capability, 10))
+        ptx = driver_kernels.compile_kernel(kernel, divmod(capability, 10)).asm["ptx"]
+        arguments, _ = driver_kernels.SIGNATURES[kernel]
         yield {
             "kernel": image.name,
             "arguments": len(arguments),

@@ -8,10 +8,11 @@ import torch
 from harness.model import Case, Telemetry
 from harness.probe.measure import SMOKE, CheckFailedError, Subject, measure_case
 from harness.probe.shots import time_shots
-from kernels import driver, first_context
+from kernels import driver, driver_kernels, first_context
 from kernels.checker import TorchChecker
 from kernels.cuda_driver import Driver, DriverError
-from kernels.driver import Image, Workplace
+from kernels.driver_kernels import Image
+from kernels.driver_place import Workplace
 from tests.kernels.fake_cuda import FakeCuda
 
 KIB4 = 4096
@@ -222,23 +223,23 @@ def test_child_that_asks_for_a_device_that_is_not_there_says_so():
 
 def test_mark_stores_one_number():
     slots = torch.zeros(2, dtype=torch.int32)
-    driver.mark_kernel[(1,)](slots, driver.MARK)
-    assert slots.tolist() == [driver.MARK, 0]
+    driver_kernels.mark_kernel[(1,)](slots, driver_kernels.MARK)
+    assert slots.tolist() == [driver_kernels.MARK, 0]
 
 
 def test_chase_follows_the_chain():
     end = torch.zeros(1, dtype=torch.int64)
-    driver.chase_kernel[(1,)](torch.tensor([2, 0, 1]), 0, 2, end)
+    driver_kernels.chase_kernel[(1,)](torch.tensor([2, 0, 1]), 0, 2, end)
     assert end.item() == 1
 
 
 def test_sum_is_a_block_a_program():
     source, sums = torch.arange(8.0), torch.zeros(2)
-    driver.sum_kernel[(2,)](source, sums, BLOCK=4)
+    driver_kernels.sum_kernel[(2,)](source, sums, BLOCK=4)
     assert sums.tolist() == [6.0, 22.0]
 
 
 def test_busy_ends_at_two_exactly():
     out = torch.zeros(8)
-    driver.busy_kernel[(2,)](out, 40, BLOCK=4)
+    driver_kernels.busy_kernel[(2,)](out, 40, BLOCK=4)
     assert out.tolist() == [2.0] * 8
