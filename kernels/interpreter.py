@@ -15,7 +15,7 @@ _WITH_KERNELS = (
     "kernels.all_reduce",
     "kernels.attention",
     "kernels.cache",
-    "kernels.driver",
+    "kernels.driver_kernels",
     "kernels.gemm",
     "kernels.gemm_parts",
     "kernels.gemm_pointers",
