@@ -143,6 +143,7 @@ def collective_plots(views: Sequence[View]) -> tuple[Plot, ...]:
     times = [p.time_s * 1e6 for p in every if p.time_s] or [1.0]
     best = max(every, key=lambda p: _value(p.rate))
     small = min(every, key=lambda p: (p.size_bytes or 0, p.time_s or 0.0))
+    queued = " with launches queued on the device" if small.case.params.get("launch", "queued") == "queued" else ""
     bus = Plot(
         "bus-bandwidth",
         f"Collectives: {best.name} reaches {units.format_rate(_value(best.rate), 'B')} bus bandwidth",
@@ -155,7 +156,7 @@ def collective_plots(views: Sequence[View]) -> tuple[Plot, ...]:
     )
     latency = Plot(
         "latency",
-        f"Latency: {small.name} takes {units.format_time(small.time_s)} with launches queued on the device",
+        f"Latency: {small.name} takes {units.format_time(small.time_s)}{queued}",
         "The time of the slowest rank, the median over samples. Both axes are logarithmic.",
         tuple(_lines(series, 1e6, "µs", len(views) > 1, lambda p: Estimate(p.time_s) if p.time_s else None)),
         base_layout(xaxis=sizes, yaxis=log_axis("time a call (µs)", min(times) / 1.5, max(times) * 1.5)),
