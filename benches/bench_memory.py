@@ -49,14 +49,13 @@ def stream_case(op: str, impl: str, size_bytes: int, device: DeviceFacts) -> Cas
     if impl == "triton" and device.triton == "interpreted":
         size_bytes = 256 * KIB  # Python runs every block
     traffic = sum(TRAFFIC[op]) * size_bytes
-    label = {"read": "read", "write": "written, one value"}.get(op, "read + written")
     # Storing one value costs fewer joules than random data would: the pins toggle less.
     fill = "constant" if op == "write" else "normal"
     sets = device.sets(traffic, L2_MULTIPLES)
     return Case(
         op,
         {"bytes": size_bytes, "dtype": "fp32", "impl": impl, "cache": "rotate", "data": fill},
-        (Work(traffic, "B", "memory", label),),
+        (Work(traffic, "B", "memory", label_of(op)),),
         defaults={"dtype": "fp32", "cache": "rotate", "data": fill},
         memory_bytes=sets * traffic + 8 * CHUNK * 4,
         footprint_bytes=sets * traffic,
@@ -64,6 +63,11 @@ def stream_case(op: str, impl: str, size_bytes: int, device: DeviceFacts) -> Cas
         checked_only=device.no_triton_figures if impl == "triton" else "",
         not_applicable=device.no_triton if impl == "triton" else "",
     )
+
+
+def label_of(op: str) -> str:
+    """Which bytes an operation counts."""
+    return {"read": "read", "write": "written, one value"}.get(op, "read + written")
 
 
 def memcpy_case(direction: str, host: str, device: DeviceFacts) -> Case:

@@ -158,7 +158,7 @@ def plan(operands: Operands, device: DeviceLimits, config: SkinnyConfig | None =
             f" {operands.shape[0]} rows, layout {operands.layout}, scaling {operands.scaling}"
         )
     skipped = 0
-    block_m = max(16, 2 ** math.ceil(math.log2(operands.shape[0])))
+    block_m = block_m_of(operands.shape[0])
     if config is None:
         config, skipped = choose(operands, device, block_m)
     elif config.descriptors and (reason := operands.undescribable(with_out=False)):
@@ -167,6 +167,11 @@ def plan(operands: Operands, device: DeviceLimits, config: SkinnyConfig | None =
     if needed > device.shared_bytes:
         raise ValueError(f"{config} needs {needed} bytes of shared memory, the device has {device.shared_bytes}")
     return Plan(_launch_of(operands, device, config, block_m), "skinny_kernel", config, skipped)
+
+
+def block_m_of(m: int) -> int:
+    """The rows of a tile: a power of two from 16 on, which is what a tensor core takes at least."""
+    return max(16, 2 ** math.ceil(math.log2(m)))
 
 
 def choose(operands: Operands, device: DeviceLimits, block_m: int) -> tuple[SkinnyConfig, int]:

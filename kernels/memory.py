@@ -252,19 +252,19 @@ def plan_read(source: torch.Tensor, partials: torch.Tensor, config: Config | Non
     )
 
 
-def allocate_partials(source: torch.Tensor) -> torch.Tensor:
+def allocate_partials(source: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """The float32 array for `plan_read` of source: one element a program."""
-    programs = config_for("read", source).programs_per_sm * _sm_count(source)
+    programs = (config or config_for("read", source)).programs_per_sm * _sm_count(source)
     return torch.empty(programs, dtype=torch.float32, device=source.device)
 
 
-def partial_reference(source: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
+def partial_reference(source: torch.Tensor, partials: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """What each of the partials must hold, in float64.
 
     With blocks of B elements, block i is source[i * B : (i + 1) * B], the last one as short as source leaves it;
     partial p covers the blocks i with i % len(partials) == p, and is 0 where there are none.
     """
-    block, programs = config_for("read", source).block, partials.numel()
+    block, programs = (config or config_for("read", source)).block, partials.numel()
     round_size = programs * block
     rounds = source.numel() // round_size
     whole = source[: rounds * round_size].view(rounds, programs, block)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benches import bench_kernels_ab, bench_nccl_sweep, bench_protocols
+from benches import bench_kernels_ab, bench_nccl_sweep, bench_protocols, bench_tuning
 from harness import store
 from tests.benches.test_cases import FAMILIES, TWO_H200
 from tests.plan_time import case_seconds, plan_seconds, worlds_of
@@ -33,7 +33,7 @@ def test_standard_takes_at_most_ten_minutes():
 def test_every_family_is_counted():
     names = {path.stem for path in (Path(__file__).parents[2] / "benches").glob("bench_*.py")}
     # What must be asked for is no part of a profile; its own tests count its parts.
-    families = (*FAMILIES, bench_kernels_ab, bench_protocols)
+    families = (*FAMILIES, bench_kernels_ab, bench_protocols, bench_tuning)
     assert {family.__name__.rpartition(".")[2] for family in families} == names
 
 
