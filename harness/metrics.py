@@ -47,14 +47,27 @@ ENERGY_CHECK_RATIO = 0.03
 SM_SPREAD_RATIO = 0.01
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
-# Whose launch handles tokens, and the parameters of which their number is the product.
-TOKENS_BY_OP = {
-    "decode_attention": ("batch",),
-    "decode_latency": ("batch",),
-    "prefill_attention": ("batch", "context"),
-}
-TOKENS_LABEL = "through one layer's attention"
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a launch handles that users count: tokens, images. Their number is the product of those parameters."""
+
+    name: str
+    factors: tuple[str, ...]
+    label: str
+
+
+_OF_ATTENTION, _OF_BLOCK, _OF_RESNET = "through one layer's attention", "through one block", "through the whole model"
+ITEMS_BY_OP = {
+    "decode_attention": Items("token", ("batch",), _OF_ATTENTION),
+    "decode_latency": Items("token", ("batch",), _OF_ATTENTION),
+    "prefill_attention": Items("token", ("batch", "context"), _OF_ATTENTION),
+    "transformer_block": Items("token", ("batch", "context"), _OF_BLOCK),
+    "resnet50_inference": Items("image", ("batch",), _OF_RESNET),
+    "resnet50_latency": Items("image", ("batch",), _OF_RESNET),
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ def derive_metrics(
         _clock_ratio(telemetry, bound, sheet, facts),
         _cycles(samples, telemetry),
         *energies,
-        *_of_tokens(case, samples, energies),
+        *_of_items(case, samples, energies),
         _l2_ratio(case, facts),
         _nvml_clock_ratio(telemetry),
         *_of_ranks(samples),
@@ -369,17 +382,18 @@ def _energy_of(
     return _with_sensor_error(each), _with_sensor_error(per_work)
 
 
-def _of_tokens(case: Case, samples: Samples, energies: Sequence[Metric]) -> Iterator[Metric]:
-    """Tokens that pass one layer's attention a second, and what one costs; nothing for what handles no tokens."""
-    if case.op not in TOKENS_BY_OP:
+def _of_items(case: Case, samples: Samples, energies: Sequence[Metric]) -> Iterator[Metric]:
+    """Tokens or images a second, and what one costs; nothing for what handles neither."""
+    items = ITEMS_BY_OP.get(case.op)
+    if items is None:
         return
-    tokens = math.prod(int(case.params[name]) for name in TOKENS_BY_OP[case.op])
-    rate, interval = tokens / samples.seconds_per_launch, rate_interval(tokens, samples.seconds)
-    yield _metric("tokens", rate, "token/s", "higher", label=TOKENS_LABEL, interval=interval)
+    count = math.prod(int(case.params[name]) for name in items.factors)
+    rate, interval = count / samples.seconds_per_launch, rate_interval(count, samples.seconds)
+    yield _metric(f"{items.name}s", rate, f"{items.name}/s", "higher", label=items.label, interval=interval)
     (energy,) = (metric for metric in energies if metric.name == "energy")
-    low, high = (None if bound is None else bound / tokens for bound in (energy.low, energy.high))
-    value = None if energy.value is None else energy.value / tokens
-    yield replace(energy, name="energy_per_token", value=value, unit="J/token", low=low, high=high)
+    low, high = (None if bound is None else bound / count for bound in (energy.low, energy.high))
+    value = None if energy.value is None else energy.value / count
+    yield replace(energy, name=f"energy_per_{items.name}", value=value, unit=f"J/{items.name}", low=low, high=high)
 
 
 def _power_interval(telemetry: Telemetry) -> Interval | None:

@@ -685,3 +685,18 @@ def test_joules_of_a_token_are_the_launchs_over_its_tokens():
     assert interval(each) == pytest.approx((300 * 0.9804, 300 * 1.0196))
     unknown = metrics_of(DECODE, telemetry=Telemetry(missing={"power_w": "NVML says not supported"}))
     assert (unknown["energy_per_token"].value, unknown["energy_per_token"].reason) == (None, "NVML says not supported")
+
+
+RESNET = Case("resnet50_inference", {"batch": 4}, (READ_WRITE,), footprint_bytes=10_000)
+
+
+def test_images_are_those_of_a_batch_and_tokens_of_a_block_those_of_all_its_sequences():
+    images = metrics_of(RESNET)["images"]
+    assert (images.value, images.unit, images.label) == (2.0, "image/s", "through the whole model")
+    tokens = metrics_of(replace(DECODE, op="transformer_block"))["tokens"]
+    assert (tokens.value, tokens.unit, tokens.label) == (2000.0, "token/s", "through one block")
+
+
+def test_joules_of_an_image_are_the_launchs_over_its_images():
+    each = metrics_of(RESNET, telemetry=POWERED)["energy_per_image"]
+    assert (each.value, each.unit, each.better) == (300.0, "J/image", "lower")

@@ -26,6 +26,8 @@ from benches import (
     bench_overlap,
     bench_peers,
     bench_pipe,
+    bench_resnet,
+    bench_transformer,
     bench_units,
     bench_utilisation,
 )
@@ -39,6 +41,7 @@ FAMILIES = (
     *(bench_peers, bench_driver),
     *(bench_cache, bench_attention, bench_alignment, bench_units, bench_data),
     *(bench_fp8, bench_mx, bench_utilisation, bench_compile, bench_moe, bench_fusion),
+    *(bench_resnet, bench_transformer),
 )
 
 H200 = DeviceFacts(
