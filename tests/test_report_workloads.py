@@ -1,4 +1,4 @@
-"""Plateaus, latency by SM and cliffs as tables, from records made by hand."""
+"""Plateaus, latency by SM, cliffs, images and checkpointing as tables, from records made by hand."""
 
 import io
 from dataclasses import replace
@@ -43,6 +43,30 @@ def gemm(m, n, k, rate, cycles):
     )
 
 
+def images(batch, a_second, joules=None):
+    metrics = (
+        Metric("images", a_second, "image/s", "higher"),
+        Metric("power", 500.0, "W"),
+        Metric("energy_per_image", joules, "J/image", "lower", reason="" if joules else "not read"),
+        hand_made.ratio("spec_ratio", 0.125),
+    )
+    params = {"batch": batch, "dtype": "fp16", "cudnn_benchmark": "on"}
+    return record("resnet50_inference", params, (Work(8e9 * batch, "FLOP", "fp16", "2·m"),), metrics=metrics)
+
+
+def step(checkpointing, seconds, held, peak=None, hardware=4e12):
+    works = [Work(3e12, "FLOP", "bf16", "model FLOP")]
+    if checkpointing != "none":
+        works.append(Work(hardware, "FLOP", None, "hardware FLOP", "no part of the model"))
+    params = {"batch": 1, "passes": "both", "checkpointing": checkpointing}
+    metrics = (
+        hand_made.time(seconds),
+        Metric("memory.held", held, "B", "lower"),
+        Metric("memory.peak", peak, "B", "lower", reason="" if peak else "not read"),
+    )
+    return record("transformer_block", params, tuple(works), metrics=metrics)
+
+
 RECORDS = (
     *(read(n * MIB, 6e12) for n in (1, 2, 4)),
     *(read(n * MIB, 3e12) for n in (16, 32, 64)),
@@ -50,6 +74,11 @@ RECORDS = (
     by_sm(200, 250, 300, 210, 220),
     gemm(64, 64, 64, 1e14, 1000.0),
     gemm(64, 64, 63, 4e13, 2 * 1000.0 * 63 / 64),
+    images(8, 4000.0, 0.125),
+    images(1, 1000.0),
+    step("none", 0.010, 64 * MIB, 100 * MIB),
+    step("block", 0.014, 8 * MIB, 50 * MIB),
+    step("mlp", 0.012, 32 * MIB),
 )
 SHOWN = """\
 rate over the working set  plateaus found among 6 sizes
@@ -73,6 +102,23 @@ one off aligned shapes
 gemm_alignment/k=63,m=64,n=64
   k-1           64  0.400          2.000
   ratios are over the aligned neighbour, each shape by its own FLOP
+
+images over batch
+           images        images  share of
+  batch  a second    W  a joule  the peak
+resnet50_inference/cudnn_benchmark=on,dtype=fp16
+  1          1000  500        –    12.5 %
+  8          4000  500    8.000    12.5 %
+
+activation checkpointing  time paid against memory saved
+                   time   FLOP     held    held   peak
+  computed again  ratio  ratio  without    with  ratio
+transformer_block/batch=1,checkpointing=block,passes=both
+  block           1.400  1.333   64 MiB   8 MiB  0.500
+transformer_block/batch=1,checkpointing=mlp,passes=both
+  mlp             1.200  1.333   64 MiB  32 MiB      –
+  ratios are over the same step without checkpointing; held: what autograd keeps from the forward to
+    the backward pass; peak: of what a step allocates, gradients included
 """
 
 
@@ -93,6 +139,14 @@ def test_of_several_runs_every_figure_is_the_median():
     assert "1 MiB    4 MiB  5.500 TB/s" in shown
 
 
+def test_images_and_checkpointing_of_several_runs_are_medians_too():
+    runs = [hand_made.ruled_run(*RECORDS, run_id=f"r{n}") for n in (1, 2)]
+    faster = (images(1, 2000.0), step("none", 0.010, 64 * MIB), step("block", 0.012, 16 * MIB))
+    shown = text([*runs, hand_made.ruled_run(*faster, run_id="r3"), hand_made.ruled_run(*faster, run_id="r4")])
+    assert "  1          1500  500        –    12.5 %" in shown
+    assert "  block           1.300  1.333   64 MiB  12 MiB  0.500" in shown
+
+
 def test_runs_without_such_cases_have_no_sections():
     assert workload_sections([hand_made.ruled_run(hand_made.copy_record())]) == ()
 
@@ -105,6 +159,8 @@ def test_runs_without_such_cases_have_no_sections():
         read(MIB, float("inf")),
         read(-1, 1e12),
         gemm(64, 64, 65, 0.0, 1.0),
+        replace(images(1, 1000.0), case=replace(images(1, 1000.0).case, params={"batch": "many"})),
+        step("block", 0.014, 8 * MIB),
     ],
 )
 def test_records_that_nobody_measured_so_break_nothing(odd):

@@ -42,7 +42,7 @@ def show(
     """Print runs: a line a case, what has no figure and why. Several runs: medians, and the spread between them.
 
     Where computing was measured beside communicating, what was hidden stands below; so do plateaus of caches, latency
-    by SM, and what shapes lose that are one off.
+    by SM, what shapes lose that are one off, images over batch, and what checkpointing costs and saves.
     """
     from harness import store
     from harness.noise_files import find_noise

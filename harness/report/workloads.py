@@ -1,9 +1,11 @@
-"""What follows from several cases together, as sections: plateaus of caches, latency by SM, cliffs of alignment."""
+"""What follows from several cases together, as sections: plateaus of caches, latency by SM, cliffs, models."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from harness import units
+from harness.checkpointing import Checkpointed, find_checkpointed
 from harness.cliffs import Cliff, find_cliffs
 from harness.model import Record, Run
 from harness.plateaus import OPS, curve_of, find_knees, find_plateaus
@@ -28,6 +30,8 @@ def _sections(runs: Sequence[Run]) -> Iterator[Section]:
         yield from _plateaus(records, op)
     yield from _by_sm(records)
     yield from _cliffs(runs)
+    yield from _images(records)
+    yield from _checkpointed(runs)
 
 
 def _plateaus(records: Sequence[Record], op: str) -> Iterator[Section]:
@@ -101,3 +105,65 @@ def _cliff_cells(cliffs: Sequence[Cliff]) -> tuple[str, ...]:
         f"{statistics.median(cliff.rate_ratio for cliff in cliffs):.3f}",
         f"{statistics.median(cycles):.3f}" if cycles else units.UNKNOWN,
     )
+
+
+def _images(records: Sequence[Record]) -> Iterator[Section]:
+    """Each model's images a second, power, images a joule and share of the peak over its batches."""
+    series: dict[str, dict[int, list[Record]]] = {}
+    for record in records:
+        batch = record.case.params.get("batch")
+        if record.case.op == "resnet50_inference" and isinstance(batch, int):
+            rest = replace(record.case, params={n: v for n, v in record.case.params.items() if n != "batch"})
+            series.setdefault(rest.key, {}).setdefault(batch, []).append(record)
+    if not series:
+        return
+    blocks = tuple(
+        Block(clean(key), tuple((str(batch), *_image_cells(by_batch[batch])) for batch in sorted(by_batch)))
+        for key, by_batch in series.items()
+    )
+    heads = ("batch", "images/a second", "W", "images/a joule", "share of/the peak")
+    yield Section("images over batch", "", heads, blocks)
+
+
+def _image_cells(records: Sequence[Record]) -> tuple[str, ...]:
+    images, power_w, energy_j, share = (
+        _median_of(metric.value for record in records if (metric := record.metric(name)))
+        for name in ("images", "power", "energy_per_image", "spec_ratio")
+    )
+    return (
+        units.UNKNOWN if images is None else units.significant(images),
+        units.format_number(power_w),
+        units.significant(1 / energy_j) if energy_j else units.UNKNOWN,
+        units.format_percent(share),
+    )
+
+
+def _checkpointed(runs: Sequence[Run]) -> Iterator[Section]:
+    by_key: dict[str, list[Checkpointed]] = {}
+    for run in runs:
+        for step in find_checkpointed(run.measured):
+            by_key.setdefault(step.key, []).append(step)
+    if not by_key:
+        return
+    blocks = tuple(Block(clean(key), (_checkpointed_cells(steps),)) for key, steps in by_key.items())
+    heads = ("computed again", "time/ratio", "FLOP/ratio", "held/without", "held/with", "peak/ratio")
+    remarks = (
+        "ratios are over the same step without checkpointing; held: what autograd keeps from the forward to the "
+        "backward pass; peak: of what a step allocates, gradients included",
+    )
+    yield Section("activation checkpointing", "time paid against memory saved", heads, blocks, remarks)
+
+
+def _checkpointed_cells(steps: Sequence[Checkpointed]) -> tuple[str, ...]:
+    ratios = (_median_of(getattr(step, name) for step in steps) for name in ("time_ratio", "flop_ratio", "peak_ratio"))
+    time, flop, peak = (units.UNKNOWN if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+    without, held = (
+        units.format_size(_median_of(getattr(step, name) for step in steps))
+        for name in ("plain_held_bytes", "held_bytes")
+    )
+    return (clean(steps[0].part), time, flop, without, held, peak)
+
+
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
