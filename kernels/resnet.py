@@ -95,8 +95,8 @@ def flop_per_image(side: int) -> int:
 def random_model(device: str | torch.device, side: int = 224) -> ResNet50:
     """A model for inference with random weights of a seed of their own, the same on every device, in float32.
 
-    He's initialisation leaves it to the norms that a sum of sixteen blocks neither overflows 16 bits nor forgets the
-    image: their statistics are those of a batch of random images, as a trained model's are those of its data.
+    He's initialisation leaves it to the norms that values do not grow from block to block and that the logits depend on
+    the image: their statistics are those of a batch of random images, as a trained model's are those of its data.
     """
     generator = torch.Generator().manual_seed(SEED)
     with torch.device("meta"):
@@ -121,10 +121,16 @@ def random_model(device: str | torch.device, side: int = 224) -> ResNet50:
 
 @contextmanager
 def cudnn_benchmark(is_on: bool) -> Iterator[None]:
-    """Let cuDNN try its algorithms on each new shape, or choose by its heuristics; what was set before comes back."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = is_on
+    """Let cuDNN try its algorithms on each new shape, or choose by its heuristics; what was set before comes back.
+
+    torch keeps what was chosen first for a shape and gives it whatever the switch says later. TF32 is part of what it
+    looks up by, and means nothing to 16 bits (aten/src/ATen/native/cudnn/Conv_v8.cpp, CacheKey, filterEngineConfigs):
+    allowed with the one and not with the other, it keeps their choices apart within a process.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.allow_tf32
+    cudnn.benchmark = cudnn.allow_tf32 = is_on
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        cudnn.benchmark, cudnn.allow_tf32 = before

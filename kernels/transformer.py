@@ -210,7 +210,7 @@ class Step:
 def held_bytes(forward: Callable[[], torch.Tensor], resident: tuple[torch.Tensor, ...]) -> int:
     """Bytes of all distinct storages that autograd keeps for the backward pass of `forward`, without the `resident`.
 
-    Counted as they are saved, which needs no allocator's statistics and is the same on every device; a storage that
+    Counted as they are saved, which needs no allocator's statistics and can be done on every device; a storage that
     several operations save is held once.
     """
     kept: dict[int, int] = {}

@@ -95,8 +95,8 @@ def test_making_a_model_draws_nothing_from_the_common_random_numbers():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_no_block_overflows_16_bits_or_dies(model, images):
-    """He's initialisation with untouched norms lets the sum of blocks grow a thousandfold."""
+def test_values_neither_grow_nor_die_from_block_to_block(model, images):
+    """He's initialisation with norms that do nothing lets values grow a hundredfold over the blocks."""
     outs = []
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, out: outs.append(out))
@@ -107,8 +107,8 @@ def test_no_block_overflows_16_bits_or_dies(model, images):
     for hook in hooks:
         hook.remove()
     assert len(outs) == 16
-    assert max(float(out.max()) for out in outs) < 100
-    assert all(0.3 < float((out > 0).float().mean()) <= 1 for out in outs)
+    assert all(0.1 < float(out.std()) < 2 for out in outs)
+    assert all(float((out > 0).float().mean()) > 0.3 for out in outs)
 
 
 @pytest.mark.parametrize(("dtype", "least_db"), [(torch.float16, 43), (torch.bfloat16, 25)])
@@ -125,10 +125,22 @@ def test_logits_in_16_bits_are_right_and_tell_images_and_blocks_apart(model, ima
     assert sqnr_db(exact(images.to(dtype).double()), expected) < least_db - 10
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_cudnn_is_left_as_it_was_also_after_a_failure(before, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
-    with pytest.raises(ZeroDivisionError), resnet.cudnn_benchmark(not before):
-        assert torch.backends.cudnn.benchmark is not before
+@pytest.mark.parametrize("before", [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("is_on", [False, True])
+def test_cudnn_is_left_as_it_was_also_after_a_failure(is_on, before, monkeypatch):
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", before[0])
+    monkeypatch.setattr(cudnn, "allow_tf32", before[1])
+    with pytest.raises(ZeroDivisionError), resnet.cudnn_benchmark(is_on):
+        assert cudnn.benchmark is is_on
         _ = 1 / 0
-    assert torch.backends.cudnn.benchmark is before
+    assert (cudnn.benchmark, cudnn.allow_tf32) == before
+
+
+def test_what_cudnn_chose_by_trial_is_not_what_it_finds_by_heuristics():
+    """torch looks plans up by shape, type and TF32, not by the switch: the second of two settings had the first's."""
+    looked_up_by = []
+    for is_on in (True, False):
+        with resnet.cudnn_benchmark(is_on):
+            looked_up_by.append(torch.backends.cudnn.allow_tf32)
+    assert looked_up_by == [True, False]
