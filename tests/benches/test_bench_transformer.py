@@ -6,6 +6,8 @@ import pytest
 
 from benches import bench_transformer
 from benches.bench_transformer import bench_transformer as bench
+from harness.metrics import find_bound
+from harness.model import Peak, PeakSheet, Telemetry
 from harness.probe.measure import CheckFailedError, Subject, check
 from kernels.checker import TorchChecker
 from tests.benches.low_precision import Idle, checked
@@ -71,6 +73,9 @@ def test_model_flop_are_the_same_with_and_without_checkpointing():
     hardware = [by_mode[mode][1].amount / by_mode[mode][0].amount for mode in ("mlp", "block")]
     assert hardware == pytest.approx([1.173, 1.247], abs=1e-3)
     assert {by_mode[mode][1].peak for mode in ("mlp", "block")} == {None}
+    one_case = bench_transformer.block_case("llama-3-8b", 4, 2048, "both", "block", H200)
+    sheet = PeakSheet("H200", "exact", peaks={"bf16": Peak(989.4e12, "FLOP", "read", "data sheet")})
+    assert find_bound(one_case, Telemetry(), sheet).work == one_case.work[0]
 
 
 def test_each_size_is_run_forward_alone_and_with_its_backward_pass_in_three_ways():
