@@ -12,6 +12,7 @@ from itertools import product
 
 import torch
 
+from benches.bench_gemm import LEAST_CAPABILITY
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB, MIB
 from kernels import resnet
@@ -24,7 +25,6 @@ BATCHES = (1, 8, 32, 128, 256)
 SIDE = 224
 SMALL_BATCH, SMALL_SIDE = 2, 64
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-LEAST_CAPABILITY = {"fp16": (7, 0), "bf16": (8, 0)}
 # A hundred roundings in a row leave 57 and 40 dB at a side of 224, and 48 and 30 at 64. A block left out leaves 15.
 LEAST_SQNR_DB = {"fp16": 43.0, "bf16": 25.0}
 DEFAULTS = {"side": SIDE, "layout": "channels_last", "data": "normal"}
@@ -56,7 +56,7 @@ def inference_case(dtype: str, benchmark: str, batch: int, device: DeviceFacts) 
         (Work(batch * resnet.flop_per_image(side), "FLOP", dtype, "convolutions and last layer"),),
         defaults=DEFAULTS,
         memory_bytes=batch * ACTIVATION_BYTES + 4 * GIB,
-        not_applicable=missing(dtype, device),
+        not_applicable=device.lacks(dtype, *LEAST_CAPABILITY[dtype]),
     )
 
 
@@ -72,14 +72,6 @@ def latency_case(dtype: str, benchmark: str, launch: str, device: DeviceFacts) -
         memory_bytes=one.memory_bytes,
         not_applicable=one.not_applicable,
     )
-
-
-def missing(dtype: str, device: DeviceFacts) -> str:
-    """What this device lacks for that type."""
-    major, minor = LEAST_CAPABILITY[dtype]
-    if device.kind != "cuda" or device.at_least(major, minor):
-        return ""
-    return f"{dtype} needs compute capability {major}.{minor}, {device.name} lacks it"
 
 
 def bench_resnet(case, device, measure):

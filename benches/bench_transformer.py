@@ -50,14 +50,13 @@ def block_case(name: str, batch: int, context: int, passes: str, checkpointing: 
     if checkpointing != "none":
         done = 3 * forward + transformer.recomputed_flop(shape, batch, context, checkpointing)
         work.append(Work(done, "FLOP", None, "hardware FLOP", "recomputing is no part of the model"))
-    lacking = device.kind == "cuda" and not device.at_least(8)
     return Case(
         "transformer_block",
         params | {"dtype": "bf16", "impl": "torch"},
         tuple(work),
         defaults={"checkpointing": "none"},
         memory_bytes=memory_bytes(shape, batch, context),
-        not_applicable=f"bf16 needs compute capability 8.0, {device.name} lacks it" if lacking else "",
+        not_applicable=device.lacks("bf16", 8),
     )
 
 
