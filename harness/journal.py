@@ -112,14 +112,15 @@ def _finite(text: str) -> float:
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Whether dictionaries and lists are nested deeper than that."""
+    """Whether the dictionaries and lists of parsed JSON are nested deeper than that."""
     level = [value]
     for _ in range(limit):
+        # By type, twice as fast as by isinstance: a run file holds tens of thousands of numbers.
         level = [
             item
             for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
         ]
         if not level:
             return False

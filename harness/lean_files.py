@@ -1,7 +1,7 @@
-"""Run files without their time lines: as strictly read as by `store`, several times as fast. Floor 3 of the suite.
+"""Run files without their time lines, read several times as fast as by `store`. Floor 3 of the suite.
 
-What comparing many runs needs is validated, the rest is skipped; a file in which anything is odd is read and explained
-by `store`.
+What comparing many runs needs is validated as strictly as there, the rest is skipped; a file in which any of it is odd
+is read and explained by `store`. No verdict of the gate stands on this reading.
 """
 
 import functools

@@ -421,8 +421,10 @@ def _positioned(record: Any, path: Path) -> tuple[int, dict[str, Any]]:
 
 def _validate(plain: dict[str, Any], path: Path) -> Run:
     adapter = _adapter()
+    from pydantic_core import to_json  # three times as fast as json.dumps
+
     try:
-        run: Run = adapter.validate_json(json.dumps([plain]), strict=True)[0]
+        run: Run = adapter.validate_json(to_json([plain]), strict=True)[0]
     except ValueError as error:  # pydantic's ValidationError is one
         raise HarnessError(f"{path} is not a run file of {SUITE_NAME}: {_first_problem(error)}") from error
     return run

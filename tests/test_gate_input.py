@@ -73,6 +73,24 @@ def test_a_file_that_is_none_is_one_line(sets, damage: Callable[[Path], Any], sa
     assert said in refusal(capsys, "--baseline", sets[0], "--candidate", sets[1])
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda file: file.write_text(file.read_text().replace('{"', '{"key":1,"key":2,"', 1)), "is there twice"),
+        (lambda file: change(file, lambda d: d["device"].update(x=1)), "device.x: Unexpected keyword argument"),
+        (lambda file: change(file, lambda d: d["workers"][0].update(idle=[])), "workers.0.idle: Input should be"),
+        (lambda file: change(file, lambda d: d["benchmarks"][0]["extra_info"].update(warnings=1)), "warnings: Input"),
+    ],
+)
+def test_no_pass_stands_on_a_file_damaged_where_nobody_compares(sets, damage, said: str, capsys):
+    """The gate skipped what it does not compare, and let such files pass that every other reader refuses."""
+    options = ("--baseline", sets[0], "--candidate", sets[1], "--assume-boot-sd", "0.1%")
+    assert gate(*options) == ExitCode.DONE
+    capsys.readouterr()
+    damage(sets[1] / "run-000.json")
+    assert said in refusal(capsys, *options)
+
+
 def test_an_empty_set_is_refused(sets, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "holds no run files" in refusal(capsys, "--baseline", tmp_path / "empty", "--candidate", sets[1])
@@ -119,7 +137,7 @@ def test_one_file_a_side_is_inconclusive(sets, capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("INCONCLUSIVE: driver 570.86 -> 580.159")
 
 
-def test_two_runs_a_side_are_inconclusive_however_quiet(sets, capsys):
+def test_two_runs_a_side_are_inconclusive_however_quiet(sets):
     files = [[folder / f"run-{n:03d}.json" for n in (0, 1)] for folder in sets]
     arguments = ("--baseline", *files[0], "--candidate", *files[1], "--assume-boot-sd", "0%")
     assert gate(*arguments) == ExitCode.INCONCLUSIVE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import lean_files, store
+from harness import store
 from harness.errors import HarnessError
 from harness.model import Case, Fact, Record, Run, Samples
 
@@ -81,11 +81,14 @@ class SideRun:
 
 
 def read_side(names: Sequence[str], side: str) -> list[SideRun]:
-    """The runs of one side; each file is read, reduced and let go, so that thousands fit in memory."""
+    """The runs of one side; each file is read, reduced and let go, so that thousands fit in memory.
+
+    Read whole, not leanly: no verdict stands on a file that is damaged in a part nobody compares.
+    """
     runs: list[SideRun] = []
     seen: dict[str, Path] = {}
     for file in side_files(names, side):
-        run = side_run(lean_files.load(file), str(file))
+        run = side_run(store.load(file), str(file))
         if run.run_id in seen:
             raise HarnessError(f"{side}: {seen[run.run_id]} and {file} hold the same run. Name each once.")
         seen[run.run_id] = file

@@ -161,9 +161,12 @@ def mutated(base: Path, count: int, seed: int) -> tuple[str, str, str, list[str]
         problems.append(f"only {found.decided} of {count} parsed as JSON")
     if found.peak_bytes > decisions.MEMORY_LIMIT_BYTES:
         problems.append(f"{found.peak_bytes / 1e6:.0f} MB were used")
-    counts = f"{found.decided} decided: {found.counts['loaded']} loaded, {found.counts['refused']} refused"
-    said = f"{counts}; {found.peak_bytes / 1e6:.0f} MB"
-    return "structural mutations of real run files", "no traceback, under 1 GB", said, problems
+    counts = found.counts
+    decided = f"{found.decided} decided: {counts['loaded']} loaded, {counts['refused']} refused"
+    gates = f"{counts['passed']} of {2 * counts['could pass']} gates passed that do with the undamaged file"
+    said = f"{decided}; {gates}; {found.peak_bytes / 1e6:.0f} MB"
+    goal = "no traceback, no pass from a broken file, under 1 GB"
+    return "structural mutations of real run files", goal, said, problems
 
 
 def imported(seconds: float, seed: int) -> tuple[str, str, str, list[str]]:

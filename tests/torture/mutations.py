@@ -3,7 +3,8 @@
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ STRANGE: tuple[Any, ...] = (
 )
 
 
+def real_files() -> tuple[list[Path], list[Path]]:
+    """Every committed run file: those of runs, and those of figures that others took."""
+    figures = [file for name in ("imported", "published") for file in sorted((ROOT / "results" / name).glob("*.json"))]
+    return sorted((ROOT / "results" / "baselines").rglob("run-*.json")), figures
+
+
 def real_documents() -> list[dict[str, Any]]:
-    """Every committed run file, thinned to a few cases with short series: what is left has every field."""
-    paths = sorted((ROOT / "results" / "baselines").rglob("run-*.json"))
-    paths += sorted((ROOT / "results" / "imported").glob("*.json"))
-    paths += sorted((ROOT / "results" / "published").glob("*.json"))
-    return [_thinned(json.loads(path.read_text()), number) for number, path in enumerate(paths)]
+    """Every committed run file, runs first, thinned to a few cases with short series: what is left has every field."""
+    runs, figures = real_files()
+    return [_thinned(json.loads(path.read_text()), number) for number, path in enumerate([*runs, *figures])]
 
 
 def _thinned(document: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -44,16 +49,24 @@ def _thinned(document: dict[str, Any], seed: int) -> dict[str, Any]:
     return document
 
 
-def mutants(seed: int) -> Iterator[str]:
-    """Texts without end: a real document with one to four things changed, sometimes as text."""
+@dataclass(frozen=True)
+class Mutant:
+    """A damaged text, and which of the documents it was made of."""
+
+    text: str
+    of: int
+
+
+def mutants(seed: int, documents: Sequence[dict[str, Any]]) -> Iterator[Mutant]:
+    """Texts without end: one of the documents with one to four things changed, sometimes as text."""
     rng = random.Random(seed)
-    documents = real_documents()
     while True:
-        document = copy.deepcopy(rng.choice(documents))
+        of = rng.choice(range(len(documents)))
+        document = copy.deepcopy(documents[of])
         for _ in range(rng.choice((1, 1, 1, 2, 4))):
             rng.choice(_CHANGES)(rng, document, documents)
         text = json.dumps(document)
-        yield rng.choice(_TEXT_CHANGES)(rng, text) if rng.random() < 0.1 else text
+        yield Mutant(rng.choice(_TEXT_CHANGES)(rng, text) if rng.random() < 0.1 else text, of)
 
 
 def _places(container: Any) -> Iterator[tuple[Any, Any]]:
@@ -116,7 +129,7 @@ def _move(rng: random.Random, document: Any, _: Any) -> None:
     to[to_key] = copy.deepcopy(of[of_key])
 
 
-def _graft(rng: random.Random, document: Any, documents: list[Any]) -> None:
+def _graft(rng: random.Random, document: Any, documents: Sequence[Any]) -> None:
     """A whole part of another file: every value is right, and together they are not."""
     other = rng.choice(documents)
     key = rng.choice(list(document))
