@@ -136,4 +136,5 @@ def test_markdown_holds_the_same_digits():
 
 def test_runs_of_two_machines_are_two_tables():
     other = replace(swept(), device=replace(hand_made.GPU, name="NVIDIA Other"))
-    assert len(sweep_sections([swept(), other])) == 2
+    subtitles = [section.subtitle for section in sweep_sections([swept(), other])]
+    assert [subtitle.rpartition(", on ")[2] for subtitle in subtitles] == ["NVIDIA Test", "NVIDIA Other"]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.importers import nccl_tests
-from harness.model import Case, Check, Metric, Record, Telemetry, Work
+from harness.model import Case, Check, Fact, Metric, Record, Telemetry, Work
 from harness.report.nccl_columns import nccl_lines
 from tests import hand_made
 
@@ -82,6 +82,19 @@ def test_each_setting_of_nccl_has_a_table_of_its_own():
 def test_several_runs_are_their_median():
     runs = [hand_made.gpu_run(record("reduce", 64, time_us)) for time_us in (10.0, 30.0, 20.0)]
     assert nccl_lines(runs)[-1].split()[:7] == ["64", "16", "float", "sum", "0", "20.00", "0.00"]
+
+
+def test_a_median_never_spans_two_machines():
+    """Times of two drivers became one median that neither had."""
+    runs = [hand_made.gpu_run(record("reduce", 64, time_us)) for time_us in (10.0, 20.0, 30.0)]
+    environment = {**hand_made.ENVIRONMENT, "driver": Fact("570.1")}
+    runs.append(replace(hand_made.gpu_run(record("reduce", 64, 90.0)), environment=environment))
+    lines = nccl_lines(runs)
+    assert [line for line in lines if line.startswith("# reduce")] == [
+        "# reduce, 4 ranks, nccl, launch queued, on driver 580.1",
+        "# reduce, 4 ranks, nccl, launch queued, on driver 570.1",
+    ]
+    assert [line.split()[5] for line in lines if line and not line.startswith("#")] == ["20.00", "90.00"]
 
 
 def test_wrong_elements_that_nobody_counted_are_not_zero():

@@ -59,8 +59,8 @@ def test_several_runs_are_medians_and_cards_have_tables_of_their_own():
     assert "times of the slowest rank, medians of 2 runs\n" in same
     assert "  500     4.500 ms  2.000 ms" in same
     apart = text([made.run(*made.step()), other])
-    assert "compute beside communication  NVIDIA Test, times of the slowest rank\n" in apart
-    assert "\ncompute beside communication  NVIDIA Other, times of the slowest rank\n" in apart
+    assert "compute beside communication  times of the slowest rank, on NVIDIA Test\n" in apart
+    assert "\ncompute beside communication  times of the slowest rank, on NVIDIA Other\n" in apart
 
 
 def test_what_is_unknown_has_its_reason_once_and_nothing_of_it_moves_the_cursor():

@@ -6,7 +6,7 @@ import pytest
 
 from harness import store
 from harness.cli.app import exit_status
-from harness.model import Case, Metric, Telemetry
+from harness.model import Case, Fact, Metric, Telemetry
 from harness.report.rivals import compared, rival_lines
 from tests import page_runs
 
@@ -65,6 +65,18 @@ def test_of_several_runs_the_medians_are_shown_without_one_runs_interval():
     runs = [run_of(record(8192, ratio, 1.02)) for ratio in (1.01, 1.02, 1.06)]
     (row,) = compared(runs)
     assert row.ratios["rate_ratio"] == (1.02, None, None)
+
+
+def test_a_median_never_spans_two_machines():
+    """Ratios of two drivers became one median that neither had."""
+    old, new = ({**RUN.environment, "driver": Fact(driver)} for driver in ("570.1", "580.1"))
+    runs = [replace(run_of(record(8192, ratio, 1.0)), environment=new) for ratio in (1.02, 1.04, 1.06)]
+    runs.append(replace(run_of(record(8192, 2.0, 1.0)), environment=old))
+    lines = rival_lines(runs)
+    title = "triton / torch in blocks A B B A, each at its own equilibrium, on driver"
+    ratios = [line.split()[3] for line in lines if line.startswith("gemm bf16")]
+    assert [line for line in lines if line.startswith("triton")] == [f"{title} 580.1", f"{title} 570.1"]
+    assert ratios == ["1.0400", "2.0000"]
 
 
 def test_nothing_is_printed_where_nothing_was_compared():

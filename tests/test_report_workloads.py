@@ -8,7 +8,7 @@ from rich.console import Console
 
 from harness import store
 from harness.cli.app import exit_status
-from harness.model import Case, Metric, Record, Samples, Work
+from harness.model import Case, Fact, Metric, Record, Samples, Work
 from harness.report import sections
 from harness.report.workloads import workload_sections
 from tests import hand_made
@@ -145,6 +145,13 @@ def test_images_and_checkpointing_of_several_runs_are_medians_too():
     shown = text([*runs, hand_made.ruled_run(*faster, run_id="r3"), hand_made.ruled_run(*faster, run_id="r4")])
     assert "  1          1500  500        –    12.5 %" in shown
     assert "  block           1.300  1.333   64 MiB  12 MiB  0.500" in shown
+
+
+def test_runs_of_two_machines_are_tables_apart_that_say_whose_they_are():
+    run = hand_made.ruled_run(by_sm(200, 250, 300))
+    other = replace(run, run_id="r2", environment={**run.environment, "card": Fact("beef", role="sensitive")})
+    subtitles = [section.subtitle for section in workload_sections([run, other])]
+    assert subtitles == ["seconds a load, on c0ffee", "seconds a load, on beef"]
 
 
 def test_runs_without_such_cases_have_no_sections():

@@ -1,7 +1,7 @@
 """The head of a summary: the machine, the runs, and the peaks that they are held against. Pure; all text is clean."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness import units
 from harness.injection import said_of as said_of_injection
@@ -55,6 +55,23 @@ def machine_lines(run: Run) -> tuple[tuple[str, str], ...]:
         ("INJECTED", [clean(said_of_injection(run.order.inject))]),
     )
     return tuple((name, ", ".join(p for p in said if p)) for name, said in lines if any(said))
+
+
+def by_machine(runs: Iterable[Run]) -> list[tuple[str, list[Run]]]:
+    """The runs of each card and environment, which alone share a table, with what tells it from the others here.
+
+    That is "" where all are of one.
+    """
+    alike: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        alike.setdefault(machine_lines(run), []).append(run)
+    parts = [[part for _, line in machine for part in line.split(", ")] for machine in alike]
+    shared = set(parts[0]).intersection(*parts) if parts else set()
+    own = [[part for part in some if part not in shared] for some in parts]
+    return [
+        (", ".join(told) or clean(some[0].device.name) if len(alike) > 1 else "", some)
+        for told, some in zip(own, alike.values(), strict=True)
+    ]
 
 
 def _hosts(run: Run) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from harness.model import Record, Run
 from harness.nccl_settings import has_own_world, settings_of, words_of
+from harness.report.header import by_machine
 from harness.report.text import clean
 
 TYPES = {
@@ -41,17 +42,19 @@ class _Program:
     impl: str
     launch: str
     settings: str = ""
+    where: str = ""
 
     @property
     def title(self) -> str:
         """The line above the table."""
-        return f"# {self.op}, {self.ranks} ranks, {self.impl}, launch {self.launch}{self.settings}"
+        where = f", on {self.where}" if self.where else ""
+        return f"# {self.op}, {self.ranks} ranks, {self.impl}, launch {self.launch}{self.settings}{where}"
 
 
 def nccl_lines(runs: Sequence[Run]) -> list[str]:
-    """Every collective that was measured; medians where several runs measured it. Empty where none did."""
+    """Every collective that was measured; medians over runs of one card and environment. Empty where none was."""
     programs: dict[_Program, dict[tuple[int, str], dict[str, list[Record]]]] = {}
-    for record in (record for run in runs for record in run.measured):
+    for where, record in ((where, record) for where, alike in by_machine(runs) for r in alike for record in r.measured):
         params = record.case.params
         size, dtype = params.get("bytes"), str(params.get("dtype"))
         told = params.get("ranks")
@@ -66,7 +69,7 @@ def nccl_lines(runs: Sequence[Run]) -> list[str]:
         ranks, impl, launch = (clean(params.get(name, "queued")) for name in ("ranks", "impl", "launch"))
         is_own = has_own_world(record.case)
         settings = f", ranks of its own: {clean(words_of(settings_of(record.case)))}" if is_own else ""
-        program = _Program(clean(record.case.op), ranks, impl, launch, settings)
+        program = _Program(clean(record.case.op), ranks, impl, launch, settings, where)
         place = str(params.get("buffers", "in_place"))
         programs.setdefault(program, {}).setdefault((size, dtype), {}).setdefault(place, []).append(record)
     return [line for program, rows in programs.items() for line in _table(program, rows)]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from harness import units
 from harness.model import Run
 from harness.nccl_sweep import DEFAULT, Fastest, Sweep, find_fastest
-from harness.report.header import machine_lines
+from harness.report.header import by_machine
 from harness.report.sections import Block, Section
 from harness.report.text import clean, counted
 
@@ -14,16 +14,14 @@ _HEADS = ("size", "default", "NCCL ran", "fastest setting", "time", "default/ ov
 
 def sweep_sections(runs: Sequence[Run]) -> tuple[Section, ...]:
     """A section for each card and environment, and each operation that was swept there."""
-    alike: dict[object, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(machine_lines(run), []).append(run)
-    return tuple(_section(sweep) for group in alike.values() for sweep in find_fastest(group))
+    return tuple(_section(sweep, where) for where, alike in by_machine(runs) for sweep in find_fastest(alike))
 
 
-def _section(sweep: Sweep) -> Section:
+def _section(sweep: Sweep, where: str) -> Section:
+    subtitle = f"of {counted(sweep.settings, 'setting')}: {clean(sweep.title)}"
     return Section(
         "NCCL's fastest setting by size",
-        f"of {counted(sweep.settings, 'setting')}: {clean(sweep.title)}",
+        f"{subtitle}, on {where}" if where else subtitle,
         _HEADS,
         tuple(Block("", (_cells(row, sweep.runs),)) for row in sweep.rows),
         tuple(_remarks(sweep)),

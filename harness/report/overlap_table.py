@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from harness import units
 from harness.model import Metric, Run
 from harness.overlap import MODES, Step, Turn, steps_of, turns_of
-from harness.report.header import machine_lines
+from harness.report.header import by_machine
 from harness.report.sections import Block, Section
 from harness.report.text import clean
 
@@ -22,11 +22,8 @@ _MEANING = (
 
 def overlap_sections(runs: Sequence[Run]) -> tuple[Section, ...]:
     """One table for every card and environment that measured steps; none where nobody did."""
-    alike: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs:
-        alike.setdefault(machine_lines(run), []).append(run)
-    found = [(own, steps) for own in alike.values() if (steps := steps_of(own))]
-    return tuple(_section(own, steps, is_alone=len(alike) == 1) for own, steps in found)
+    found = [(where, own, steps) for where, own in by_machine(runs) if (steps := steps_of(own))]
+    return tuple(_section(where, own, steps) for where, own, steps in found)
 
 
 def said_of_turn(turn: Turn) -> str:
@@ -39,12 +36,11 @@ def said_of_turn(turn: Turn) -> str:
     )
 
 
-def _section(runs: Sequence[Run], steps: Sequence[Step], is_alone: bool) -> Section:
-    where = [] if is_alone else [clean(runs[0].device.name)]
+def _section(where: str, runs: Sequence[Run], steps: Sequence[Step]) -> Section:
     counted = [f"medians of {len(runs)} runs"] if len(runs) > 1 else []
     return Section(
         TITLE,
-        ", ".join([*where, "times of the slowest rank", *counted]),
+        ", ".join(["times of the slowest rank", *counted, *([f"on {where}"] if where else [])]),
         _HEADS,
         tuple(Block(clean(step.key), (_line(step),)) for step in steps),
         (_MEANING, *(said_of_turn(turn) for turn in turns_of(steps)), *_reasons(steps)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness import units
 from harness.model import Record, Run
+from harness.report.header import by_machine
 from harness.report.text import clean, counted
 from harness.rivals import ABBA, CYCLE_RATIO, ENERGY_RATIO, NAMES, RATE_RATIO, SHORT_BLOCKS
 
@@ -33,7 +34,7 @@ class Compared:
 
 
 def compared(runs: Sequence[Run]) -> list[Compared]:
-    """Every comparison that the runs measured, in their order."""
+    """Every comparison that these runs of one machine measured, in their order."""
     records: dict[str, list[Record]] = {}
     for record in (record for run in runs for record in run.measured):
         if any(record.metric(name) for name in NAMES):
@@ -42,18 +43,21 @@ def compared(runs: Sequence[Run]) -> list[Compared]:
 
 
 def rival_lines(runs: Sequence[Run]) -> list[str]:
-    """The table, with geometric means and the least of each group; empty where nothing was compared."""
-    rows = compared(runs)
-    lines: list[str] = []
+    """The tables of each card and environment; empty where nothing was compared."""
+    return [line for where, alike in by_machine(runs) for line in _tables(compared(alike), where)]
+
+
+def _tables(rows: Sequence[Compared], where: str) -> Iterator[str]:
+    """One table a protocol, with geometric means and the least of each group."""
     for protocol in dict.fromkeys(row.protocol for row in rows):
         own = [row for row in rows if row.protocol == protocol]
         sides = ", ".join(dict.fromkeys(row.sides for row in own))
         head = _COLUMNS.format("", "rate", "cycle ratio", "pJ", "MHz", "blocks")
-        lines += ["", f"{sides} {_TITLES.get(protocol, clean(protocol))}", head.rstrip()]
-        lines += [_line(row) for row in own]
+        title = f"{sides} {_TITLES.get(protocol, clean(protocol))}"
+        yield from ("", f"{title}, on {where}" if where else title, head.rstrip())
+        yield from (_line(row) for row in own)
         for group in dict.fromkeys(row.group for row in own):
-            lines += _means(group, [row for row in own if row.group == group])
-    return lines
+            yield from _means(group, [row for row in own if row.group == group])
 
 
 def _compared(records: Sequence[Record]) -> Compared:

@@ -9,7 +9,7 @@ from harness.checkpointing import Checkpointed, find_checkpointed
 from harness.cliffs import Cliff, find_cliffs
 from harness.model import Record, Run
 from harness.plateaus import OPS, curve_of, find_knees, find_plateaus
-from harness.report.header import machine_lines
+from harness.report.header import by_machine
 from harness.report.sections import Block, Section
 from harness.report.text import clean, counted
 
@@ -18,10 +18,11 @@ _TITLES = {"cache_read": "rate over the working set", "load_latency": "latency o
 
 def workload_sections(runs: Sequence[Run]) -> tuple[Section, ...]:
     """What there is of them on each card and environment; of several runs every figure is the median."""
-    alike: dict[object, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(machine_lines(run), []).append(run)
-    return tuple(section for group in alike.values() for section in _sections(group))
+    return tuple(
+        replace(section, subtitle=", ".join(part for part in (section.subtitle, where and f"on {where}") if part))
+        for where, alike in by_machine(runs)
+        for section in _sections(alike)
+    )
 
 
 def _sections(runs: Sequence[Run]) -> Iterator[Section]:
