@@ -126,15 +126,21 @@ def test_scaling_both_sides_changes_nothing(seed: int):
 
 @pytest.mark.parametrize("seed", range(200))
 def test_no_figure_is_ever_nan(seed: int):
-    """Equal values, huge spreads, two runs, many boots: every figure is a number, and nothing passes without three."""
+    """Equal values, huge spreads, two runs, many boots: every figure is a number, and nothing passes without three.
+
+    A side of one run alone is refused.
+    """
     draw = random.Random(seed)
     spread = draw.choice([0.0, 1e-12, 1e-3, 1.0, 50.0])
     sides = [
         [[draw.gauss(0, spread) for _ in range(draw.randint(1, 4))] for _ in range(draw.randint(1, 3))] for _ in "ab"
     ]
+    boot_sd = draw.choice([None, 0.0, 0.003])
     if min(sum(map(len, side)) for side in sides) < 2:
+        with pytest.raises(ValueError, match="two are the least"):
+            judge(*sides, 0.01, assume_boot_sd=boot_sd)
         return
-    evidence = judge(*sides, 0.01, assume_boot_sd=draw.choice([None, 0.0, 0.003]))
+    evidence = judge(*sides, 0.01, assume_boot_sd=boot_sd)
     decision = decide([evidence] * 3)[0]
     for value in (evidence.estimate, evidence.low, evidence.high, evidence.p_slower, evidence.detectable):
         assert math.isfinite(value)

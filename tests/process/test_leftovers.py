@@ -18,32 +18,43 @@ class Compiling:
     def __init__(self, base: Path) -> None:
         self.folder, self.temporary = base / "set", base / "tmp"
         self.temporary.mkdir()
-        self.shared_before = shared_memory()
         self.supervisor = self._start()
         wait_for_case(self.folder, "compiles/n=1")
         self.worker = worker_of(self.supervisor.pid)
         (self.guard,) = set(children(self.supervisor.pid)) - {self.worker}
         wait_until(lambda: children(self.worker), "the compiler starts")
         assert list(self.temporary.iterdir())  # the worker's scratch folder: there is something to leave behind
+        self.processes = [*self._living(), *children(self.worker)]
+        self.shared = {name for pid in self.processes for name in shared_memory_of(pid)}
 
     def _start(self) -> Process:
         return start(
             *("run", "--only", "compiles steady", "--out", self.folder), environment={"TMPDIR": str(self.temporary)}
         )
 
+    def _living(self) -> list[int]:
+        return [pid for session in (self.worker, self.guard, self.supervisor.pid) for pid in in_session(session)]
+
     def is_gone(self) -> bool:
-        """Whether no process, no temporary file and no shared memory is left."""
-        sessions = (self.worker, self.guard, self.supervisor.pid)
-        return (
-            not any(in_session(session) for session in sessions)
-            and not list(self.temporary.iterdir())
-            and not shared_memory() - self.shared_before
-        )
+        """Whether no process, no temporary file and no shared memory of this run is left."""
+        return not self._living() and not list(self.temporary.iterdir()) and not self._shared_left()
+
+    def _shared_left(self) -> list[str]:
+        """What these processes had mapped, and what torch named after one of them; others' may come and go."""
+        if not SHARED_MEMORY.is_dir():
+            return []
+        of_torch = tuple(f"torch_{pid}_" for pid in self.processes)
+        names = [path.name for path in SHARED_MEMORY.iterdir()]
+        return [name for name in names if name in self.shared or name.startswith(of_torch)]
 
 
-def shared_memory() -> set[str]:
-    """What is in shared memory; other processes of this machine may come and go there."""
-    return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+def shared_memory_of(pid: int) -> set[str]:
+    """The names in shared memory that a process has mapped."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {line.rpartition(f"{SHARED_MEMORY}/")[2] for line in lines if f"{SHARED_MEMORY}/" in line}
 
 
 KILLS: dict[str, Callable[[Compiling], None]] = {

@@ -62,11 +62,13 @@ def test_host_that_cannot_be_reached_any_more_fails_its_case_and_those_after_it(
     assert "rank 1 (host 1): torchrun's store, on its first host, did not answer in 20 s" in second.err
     assert torchrun.records["first"].outcome == "measured"
     failed = torchrun.records["waits"]
-    assert (failed.outcome, failed.wall_s < 60.0) == ("failed", True)
+    assert failed.outcome == "failed"
     assert failed.reason.startswith("rank 1 of 2 (host 1) cannot be reached any more, in 'check'")
     last = torchrun.records["last"]
-    assert (last.outcome, last.wall_s < 10.0) == ("failed", True)
-    assert last.reason == "rank 1 of 2 (host 1) cannot be reached any more"
+    assert last.outcome == "failed"
+    assert (
+        last.reason == "rank 1 of 2 (host 1) cannot be reached any more"
+    )  # it was not asked again: no command is named
 
 
 def test_rank_that_dies_gets_a_new_world_and_a_host_that_dies_fails_what_needs_it(torchrun: Torchrun):
@@ -91,7 +93,9 @@ def test_rank_that_dies_gets_a_new_world_and_a_host_that_dies_fails_what_needs_i
     assert records["waits"].reason.startswith("rank 1 of 2 died in 'check' (exit code -9)")
     assert "rank 1 of 2 (host 1) cannot be reached any more" in records["waits_again"].reason
     assert records["last"].reason == "rank 1 of 2 (host 1) cannot be reached any more"
-    assert all(record.wall_s < 60.0 for record in records.values())
+    assert not [
+        record.reason for record in records.values() if "did not answer" in record.reason
+    ]  # none was waited out
 
 
 def test_run_that_a_scheduler_ends_is_saved(torchrun: Torchrun):
