@@ -70,14 +70,14 @@ def run(*records: Record, run_id: str = "r1") -> Run:
     return hand_made.ruled_run(hand_made.copy_record(), *records, run_id=run_id)
 
 
-def swept_run(run_id: str = "r1", factor: float = 1.0) -> Run:
+def swept_run() -> Run:
     """Five ratios with an all-reduce that takes 2 ms, equal to the GEMM's time at 1000 FLOP a bus byte; two others."""
     records = []
     for k, hidden in ((250, 0.9), (500, 0.8), (1500, 0.7), (2000, 0.85), (4000, 0.95)):
-        compute, communicate = 2e-3 * k / 1000 * factor, 2e-3
+        compute, communicate = 2e-3 * k / 1000, 2e-3
         records += step(compute, communicate, compute + communicate - hidden * min(compute, communicate), k=k)
     for k in (500, 4000):
         compute, communicate = 4e-3 * k / 1000, 2e-3
         of_case = {"op": "gemm_all_to_all", "k": k, "m": 2000}
         records += step(compute, communicate, compute + communicate - 0.75 * min(compute, communicate), **of_case)
-    return run(*records, run_id=run_id)
+    return run(*records)

@@ -10,7 +10,7 @@ import numpy as np
 from harness.gate.policy import Policy
 from harness.statistics import Interval, share_interval
 from tests.calibration import twins
-from tests.calibration.models import NOISY, QUIET, TYPICAL, Array, Case, Design, Drawn, Flags, NoiseModel, draw
+from tests.calibration.models import Array, Case, Design, Drawn, Flags, NoiseModel, draw
 
 SEED = 20261130
 SIMULATIONS = 4000
@@ -205,6 +205,3 @@ def _by_family(setting: Setting, flags: Flags) -> dict[str, Share]:
 
 def _name(setting: Setting) -> str:
     return f"{setting.model.name} {setting.design} {setting.assume_boot_sd} {setting.alpha} {setting.flat_margin}"
-
-
-MODELS = (QUIET, TYPICAL, NOISY)

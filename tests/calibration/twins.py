@@ -3,7 +3,6 @@ against each other on random input, verdict by verdict and figure by figure.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,8 +149,3 @@ def _rank_table(n: int, m: int) -> Array:
 
 def _parts(evidences: Evidences) -> list[Array]:
     return [getattr(evidences, name) for name in Evidences.__dataclass_fields__]
-
-
-def margin_of(ratio: float) -> float:
-    """A margin in L."""
-    return math.log1p(ratio)
