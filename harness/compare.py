@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.digests import CaseDigest, RunDigest, digest_run
 from harness.errors import HarnessError
 from harness.model import Run
+from harness.statistics import median_of_known
 
 ALL_FAMILIES = "all"
 
@@ -293,14 +294,6 @@ def geometric_mean(ratios: Iterable[float | None]) -> float | None:
     return math.exp(statistics.fmean(known)) if known else None
 
 
-def median(values: Iterable[float | None]) -> float | None:
-    """The median of what is known; `None` of nothing."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    return statistics.median(known)
-
-
 def _reference_index(sets: Sequence[Set], reference: str | None) -> int:
     labels = [s.label for s in sets]
     if not sets:
@@ -345,18 +338,18 @@ def _row(family: str, key: str, found: Sequence[Sequence[CaseDigest] | None], at
 def _cell(cases: Sequence[CaseDigest]) -> Cell:
     first = cases[0]
     gaps = {
-        "spec_ratio": (median(c.spec_ratio for c in cases), first.spec_reason),
-        "at_clock_ratio": (median(c.at_clock_ratio for c in cases), first.at_clock_reason),
-        "energy_per_work_j": (median(c.energy_per_work_j for c in cases), first.energy_reason),
-        "promised_per_s": (median(c.promised_per_s for c in cases), first.promise_reason),
+        "spec_ratio": (median_of_known(c.spec_ratio for c in cases), first.spec_reason),
+        "at_clock_ratio": (median_of_known(c.at_clock_ratio for c in cases), first.at_clock_reason),
+        "energy_per_work_j": (median_of_known(c.energy_per_work_j for c in cases), first.energy_reason),
+        "promised_per_s": (median_of_known(c.promised_per_s for c in cases), first.promise_reason),
     }
     values = {name: value for name, (value, _) in gaps.items()}
     return Cell(
-        rate=median(c.value for c in cases),
+        rate=median_of_known(c.value for c in cases),
         unit=first.unit,
         runs=len(cases),
-        power_w=median(c.power_w for c in cases),
-        sm_clock_mhz=median(c.sm_clock_mhz for c in cases),
+        power_w=median_of_known(c.power_w for c in cases),
+        sm_clock_mhz=median_of_known(c.sm_clock_mhz for c in cases),
         limited_by=_limits([c.limited_by for c in cases if c.limited_by != "unknown"]),
         bound=first.bound,
         is_verified=all(c.is_verified for c in cases),

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import units
-from harness.compare import Cell, Comparison, Set, median, quoted
+from harness.compare import Cell, Comparison, Set, quoted
 from harness.digests import CaseDigest
 from harness.errors import HarnessError
 from harness.metrics import L2_LIMIT_RATIO
+from harness.statistics import median_of_known
 
 JOULES_PER_KWH = 3.6e6
 SECONDS_PER_HOUR = 3600.0
@@ -229,9 +230,12 @@ def _fastest(sets: Sequence[Set], is_wanted: Callable[[CaseDigest], bool], lack:
 
 
 def _rate(key: str, cases: Sequence[CaseDigest]) -> _Rate:
-    energy = median(c.energy_per_work_j for c in cases)
+    energy = median_of_known(c.energy_per_work_j for c in cases)
     return _Rate(
-        median(c.value for c in cases) or 0.0, energy, key, "" if energy is not None else cases[0].energy_reason
+        median_of_known(c.value for c in cases) or 0.0,
+        energy,
+        key,
+        "" if energy is not None else cases[0].energy_reason,
     )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.compare import Set, geometric_mean, median
+from harness.compare import Set, geometric_mean
 from harness.digests import CaseDigest
+from harness.statistics import median_of_known
 
 Binding = Literal["compute", "memory"]
 BINDINGS: tuple[Binding, ...] = ("compute", "memory")
@@ -92,8 +93,8 @@ def _point(one: Set, cases: Sequence[_Measured]) -> Point:
         label=one.label,
         power_limit_w=one.power_limit_w,
         declare=one.declare,
-        power_w=median(c.power_w for c in cases),
-        sm_clock_mhz=median(c.sm_clock_mhz for c in cases),
+        power_w=median_of_known(c.power_w for c in cases),
+        sm_clock_mhz=median_of_known(c.sm_clock_mhz for c in cases),
         rate_ratio=geometric_mean(c.rate for c in cases),
         work_per_joule=1 / joules if joules else None,
     )
@@ -103,10 +104,13 @@ def _cases(one: Set, binding: Binding) -> dict[str, _Measured]:
     """The cases that this kind of work binds, by key without regime; those on one GPU whose energy is known."""
     found = {}
     for cases in one.cases().values():
-        rate = median(c.value for c in cases)
-        joules = median(c.energy_per_work_j for c in cases)
+        rate = median_of_known(c.value for c in cases)
+        joules = median_of_known(c.energy_per_work_j for c in cases)
         if rate and rate > 0 and joules and joules > 0 and _binds(cases[0], binding):
-            power_w, clock_mhz = median(c.power_w for c in cases), median(c.sm_clock_mhz for c in cases)
+            power_w, clock_mhz = (
+                median_of_known(c.power_w for c in cases),
+                median_of_known(c.sm_clock_mhz for c in cases),
+            )
             found[cases[0].work_key] = _Measured(rate, joules, power_w, clock_mhz)
     return found
 

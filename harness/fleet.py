@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.compare import Set, median, quoted
+from harness.compare import Set, quoted
 from harness.digests import CaseDigest
 from harness.errors import HarnessError
+from harness.statistics import median_of_known
 
 # Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): beyond 3.5 a value is a potential outlier.
 OUTLIER_Z = 3.5
@@ -162,14 +163,14 @@ def _typical(cases: Sequence[CaseDigest] | Sequence[_Typical]) -> _Typical:
         bound=first.bound,
         throttle=first.throttle,
         limited_by=Counter(c.limited_by for c in cases).most_common(1)[0][0] if len(cases) > 1 else first.limited_by,
-        value=median(c.value for c in cases),
-        cycles=median(c.cycles for c in cases),
-        power_limit_w=median(c.power_limit_w for c in cases),
-        sm_clock_mhz=median(c.sm_clock_mhz for c in cases),
-        temperature_c=median(c.temperature_c for c in cases),
-        throttle_ratio=median(c.throttle_ratio for c in cases),
-        pcie_generation=median(c.pcie_generation for c in cases),
-        pcie_lanes=median(c.pcie_lanes for c in cases),
+        value=median_of_known(c.value for c in cases),
+        cycles=median_of_known(c.cycles for c in cases),
+        power_limit_w=median_of_known(c.power_limit_w for c in cases),
+        sm_clock_mhz=median_of_known(c.sm_clock_mhz for c in cases),
+        temperature_c=median_of_known(c.temperature_c for c in cases),
+        throttle_ratio=median_of_known(c.throttle_ratio for c in cases),
+        pcie_generation=median_of_known(c.pcie_generation for c in cases),
+        pcie_lanes=median_of_known(c.pcie_lanes for c in cases),
     )
 
 

@@ -20,7 +20,9 @@ from harness.statistics import (
     log_drift,
     mean_error,
     mean_interval,
+    median_of_known,
     percentile,
+    percentiles,
     pooled_sd,
     pytest_benchmark_stats,
     rate_interval,
@@ -100,6 +102,16 @@ def test_rate_interval_is_unknown_where_the_time_could_be_zero():
 def test_percentile_interpolates_between_ranks():
     assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
     assert percentile([4.0, 2.0, 3.0, 1.0, 5.0], 75) == 4.0
+    draw = random.Random(1)
+    for count in (1, 2, 7, 200):
+        values = [draw.lognormvariate(0, 1) for _ in range(count)]
+        assert percentiles(values, 0, 50, 99, 100) == pytest.approx(tuple(np.percentile(values, (0, 50, 99, 100))))
+
+
+def test_the_median_is_of_what_is_known():
+    assert median_of_known([3.0, None, 1.0, 2.0]) == 2.0
+    assert median_of_known([None, 1.0]) == 1.0
+    assert median_of_known([None]) is None
 
 
 def test_slope_is_relative_to_the_mean():

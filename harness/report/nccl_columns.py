@@ -4,7 +4,6 @@ Times are microseconds a launch, 1 GB/s is 1e9 B/s, and `count` is what each ran
 nccl-tests prints them. How the launches were made, and what NCCL chose, stand to the right.
 """
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from harness.model import Record, Run
 from harness.nccl_settings import has_own_world, settings_of, words_of
 from harness.report.header import by_machine
 from harness.report.text import clean
+from harness.statistics import median_of_known
 
 TYPES = {
     "fp64": "double",
@@ -121,8 +121,7 @@ def _choice(records: Sequence[Record]) -> str:
 
 
 def _median(records: Sequence[Record], name: str) -> float | None:
-    values = [m.value for record in records if (m := record.metric(name)) is not None and m.value is not None]
-    return statistics.median(values) if values else None
+    return median_of_known(m.value for record in records if (m := record.metric(name)))
 
 
 def _five_digits(value: float | None, scale: float) -> str:

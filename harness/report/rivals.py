@@ -10,6 +10,7 @@ from harness.model import Record, Run
 from harness.report.header import by_machine
 from harness.report.text import clean, counted
 from harness.rivals import ABBA, CYCLE_RATIO, ENERGY_RATIO, NAMES, RATE_RATIO, SHORT_BLOCKS
+from harness.statistics import median_of_known
 
 _TITLES = {
     ABBA: "in blocks A B B A, each at its own equilibrium",
@@ -30,7 +31,6 @@ class Compared:
     energies: tuple[float | None, float | None]
     clocks: tuple[float | None, float | None]
     spread: float | None
-    unit: str
 
 
 def compared(runs: Sequence[Run]) -> list[Compared]:
@@ -74,7 +74,6 @@ def _compared(records: Sequence[Record]) -> Compared:
         energies=(_median(records, "energy_per_work"), _median(records, "against_energy_per_work")),
         clocks=(_clock(records), _median(records, "against_sm_clock")),
         spread=_median(records, "block_spread"),
-        unit=case.work[0].unit if case.work else "",
     )
 
 
@@ -87,13 +86,11 @@ def _ratio(records: Sequence[Record], name: str) -> tuple[float | None, float | 
 
 
 def _median(records: Sequence[Record], name: str) -> float | None:
-    values = [m.value for record in records if (m := record.metric(name)) and m.value is not None]
-    return statistics.median(values) if values else None
+    return median_of_known(m.value for record in records if (m := record.metric(name)))
 
 
 def _clock(records: Sequence[Record]) -> float | None:
-    clocks = [r.telemetry.sm_clock_mhz for r in records if r.telemetry and r.telemetry.sm_clock_mhz is not None]
-    return statistics.median(clocks) if clocks else None
+    return median_of_known(r.telemetry.sm_clock_mhz for r in records if r.telemetry)
 
 
 def _line(row: Compared) -> str:

@@ -6,7 +6,7 @@ Every string here went through `text.clean`: a printer escapes only what its own
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import units
@@ -19,6 +19,7 @@ from harness.report.joules import energy_remark
 from harness.report.pairs import Matrix, pair_matrices
 from harness.report.ruler import ruler_line
 from harness.report.text import clean, counted, fold_keys
+from harness.statistics import median_of_known
 
 UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)"
 
@@ -241,15 +242,15 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSprea
     headlines = [_headlines(record) for record in records]
     size = records[0].case.params.get("bytes")
     figures = tuple(
-        Figure(_median(h[i].value for h in headlines if i < len(h)), clean(first.unit), clean(first.label))
+        Figure(median_of_known(h[i].value for h in headlines if i < len(h)), clean(first.unit), clean(first.label))
         for i, first in enumerate(headlines[0])
     )
-    interval = _median(_half_width(h[0]) for h in headlines) if headlines[0] else None
+    interval = median_of_known(_half_width(h[0]) for h in headlines) if headlines[0] else None
     energies = [metric for record in records if (metric := record.metric("energy_per_work"))]
     telemetries = [record.telemetry for record in records if record.telemetry]
 
     def median(name: str) -> float | None:
-        return _median(_value(record, name) for record in records)
+        return median_of_known(_value(record, name) for record in records)
 
     return Row(
         key=clean(key),
@@ -265,15 +266,15 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSprea
         clock_ratio=median("clock_ratio"),
         cycles=median("cycles"),
         time_s=median("time"),
-        sm_clock_mhz=_median(t.sm_clock_mhz for t in telemetries),
-        nvml_sm_clock_mhz=_median(t.nvml_sm_clock_mhz for t in telemetries),
-        power_w=_median(_value(r, "power") or (r.telemetry.power_w if r.telemetry else None) for r in records),
+        sm_clock_mhz=median_of_known(t.sm_clock_mhz for t in telemetries),
+        nvml_sm_clock_mhz=median_of_known(t.nvml_sm_clock_mhz for t in telemetries),
+        power_w=median_of_known(_value(r, "power") or (r.telemetry.power_w if r.telemetry else None) for r in records),
         energy_per_work_j=median("energy_per_work"),
-        energy_interval_ratio=_median(_half_width(m) for m in energies),
+        energy_interval_ratio=median_of_known(_half_width(m) for m in energies),
         energy_spread_ratio=_spread([m.value for m in energies]),
-        tensor_busy_ratio=_median(t.tensor_busy_ratio for t in telemetries),
-        dram_busy_ratio=_median(t.dram_busy_ratio for t in telemetries),
-        nvml_busy_ratio=_median(t.nvml_busy_ratio for t in telemetries),
+        tensor_busy_ratio=median_of_known(t.tensor_busy_ratio for t in telemetries),
+        dram_busy_ratio=median_of_known(t.dram_busy_ratio for t in telemetries),
+        nvml_busy_ratio=median_of_known(t.nvml_busy_ratio for t in telemetries),
         limited_by=_limits(records),
         marks=notes.marks(key, records),
         host_time_s=median("host_time"),
@@ -319,11 +320,6 @@ def _half_width(metric: Metric) -> float | None:
     if metric.low is None or metric.high is None or not metric.value:
         return None
     return (metric.high - metric.low) / 2 / abs(metric.value)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _spread(values: Sequence[float | None]) -> float | None:

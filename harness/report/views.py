@@ -11,7 +11,7 @@ from harness.nccl_settings import has_own_world
 from harness.report.ceiling import PIPE
 from harness.report.panels import shorten
 from harness.report.text import clean
-from harness.statistics import mean_interval
+from harness.statistics import mean_interval, median_of_known
 
 # Between runs that differ in one of these, no median is taken.
 _SPLITTING_FACTS = ("card", "driver", "cuda_runtime", "torch", "triton", "nccl", "power_limit_w", "ecc")
@@ -335,11 +335,10 @@ def _estimate(records: Sequence[Record], name: str) -> Estimate | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and is_plausible(value)]
-    return statistics.median(known) if known else None
+    """The median of what is known and can be."""
+    return median_of_known(value for value in values if value is not None and is_plausible(value))
 
 
 def _median_ratio(values: Iterable[float | None]) -> float | None:
     """The same of a ratio, which may be zero or below it."""
-    known = [value for value in values if value is not None and abs(value) < _MOST]
-    return statistics.median(known) if known else None
+    return median_of_known(value for value in values if value is not None and abs(value) < _MOST)

@@ -96,6 +96,7 @@ def decide_share(base: Path, count: int, seed: int) -> Decisions:
     path, found = base / "mutant.json", Decisions()
     documents = real_documents()
     sets = [Sets.written(base / f"sets-{number}", document) for number, document in enumerate(documents)]
+    _read_once([file for copies in sets for file in (*copies.baseline, *copies.candidate)])
     # Figures that others took tell too little of their GPU to pass; every run can.
     for file, copies in zip(real_files()[0], sets, strict=False):
         if not copies.passes:
@@ -115,6 +116,12 @@ def decide_share(base: Path, count: int, seed: int) -> Decisions:
             (base / f"problem-{len(found.problems)}.json").write_bytes(path.read_bytes())
     found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found
+
+
+def _read_once(copies: Sequence[Path]) -> None:
+    """What never changes is read once in this process; the mutants are read each time."""
+    read, runs = store.load, {file: store.load(file) for file in copies}
+    store.load = lambda path: runs.get(path) or read(path)
 
 
 def _is_json(text: str) -> bool:
@@ -150,7 +157,7 @@ def decide(path: Path, sets: Sets) -> tuple[str, bool, int]:
     problem, passed = "", 0
     for verb in (["show", path], ["show", path, "--format", "md"], ["compare", other, path, "--no-cache"]):
         problem = problem or _problem_of(verb, *_said(verb))
-    for sides in (([*sets.baseline[1:], path], sets.candidate), (sets.baseline, [*sets.candidate[1:], path])):
+    for sides in (([path, *sets.baseline[1:]], sets.candidate), (sets.baseline, [path, *sets.candidate[1:]])):
         verb = _gate(*sides)
         status, out, err = _said(verb)
         passed += status == ExitCode.DONE
