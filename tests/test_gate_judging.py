@@ -13,9 +13,8 @@ from harness.gate import sides
 from harness.gate.comparable import parse_changed
 from harness.gate.policy import DEFAULT_FILE, load_policy, parse_percent
 from harness.gate.rules import LOOK_ALPHA
-from harness.model import Fact, Run
+from harness.model import Fact, Run, Samples
 from harness.report.gate_line import verdict_line
-from harness.statistics import percentile
 from tests import hand_made
 from tests import hand_made_gates as made
 from tests.hand_made_gates import COPY, GEMM, NEW, PING, READ, outcome_of, result_of, side, verdicts
@@ -435,12 +434,10 @@ def test_what_is_no_percentage_is_refused(text: str):
         parse_percent(text)
 
 
-def test_the_tail_is_that_of_the_statistics():
-    draw = random.Random(1)
-    for count in (1, 2, 20, 199, 200):
-        seconds = [draw.uniform(1, 2) for _ in range(count)]
-        expected = math.log(percentile(seconds, 99) / percentile(seconds, 50))
-        assert sides._log_tail(seconds) == pytest.approx(expected, abs=1e-12)
+def test_the_tail_is_the_99th_percentile_over_the_median():
+    seconds = tuple(1e-3 * (100 + n) for n in range(101))
+    told = replace(hand_made.copy_record(), samples=Samples(seconds, 1, sum(seconds), "events", "stream"))
+    assert sides.side_run(hand_made.gpu_run(told)).readings[told.key].log_tail == pytest.approx(math.log(0.199 / 0.150))
 
 
 # Runs slowed down on purpose
