@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 
 Event = dict[str, Any]
 
-# A journal of `full` holds a few MiB; an event is at most a record, which run files nest less deep than this.
+# A journal of `full` holds a few MiB, a run file less than one; neither nests half as deep. No larger one is read.
 SIZE_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 24
 

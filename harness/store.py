@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import journal
 from harness.errors import HarnessError
-from harness.journal import is_deeper
 from harness.model import (
     Metric,
     Record,
@@ -44,8 +44,8 @@ SUITE_NAME = "ofpeak"
 # The plugin whose layout this is; its readers look at the file's `version`.
 PYTEST_BENCHMARK_VERSION = "5.3.1"
 
-SIZE_LIMIT_BYTES = 64 * 2**20
-DEPTH_LIMIT = 24
+# A run file is composed of a journal, so that neither holds more than the other.
+SIZE_LIMIT_BYTES, DEPTH_LIMIT = journal.SIZE_LIMIT_BYTES, journal.DEPTH_LIMIT
 # What a run file is called until it is whole: `.run-001.json.<pid>.tmp`.
 UNFINISHED_SUFFIX = ".tmp"
 # The window is the sum of its groups; rounding the samples moves that by 1e-7.
@@ -345,7 +345,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict):
         raise HarnessError(f"{path} is not a run file of {SUITE_NAME}: it holds no JSON object. Name another file.")
-    if is_deeper(document, DEPTH_LIMIT):
+    if journal.is_deeper(document, DEPTH_LIMIT):
         raise HarnessError(f"{path} is nested more than {DEPTH_LIMIT} deep; no run file is.")
     return document
 
