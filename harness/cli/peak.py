@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode
 
 if TYPE_CHECKING:
     from harness.peak import PeakReport
@@ -77,6 +77,7 @@ def ask(dtype: str, impl: str, protocol: str, seconds: float, gpu: int) -> dict[
 
 def report_from(plain: dict[str, Any]) -> "PeakReport":
     """The probe's answer as data; what is not one is refused in one line."""
+    from harness.asking import refuse_answer
     from harness.model import from_plain
     from harness.peak import PeakReport
 
@@ -85,5 +86,5 @@ def report_from(plain: dict[str, Any]) -> "PeakReport":
         if not found.found.finalists:
             raise ValueError("no finalist")
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise HarnessError(f"the probe's answer cannot be read: {error!r:.200}", ExitCode.INCONCLUSIVE) from error
+        refuse_answer(_VERB, f"{error!r:.200}")
     return found

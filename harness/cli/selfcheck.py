@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode
 
 if TYPE_CHECKING:
     from harness.selfcheck import SelfCheck
@@ -49,13 +49,14 @@ def exit_code_of(found: "SelfCheck") -> ExitCode:
 
 def check_from(plain: dict[str, Any]) -> "SelfCheck":
     """The probe's answer as data; what is not one is refused in one line."""
+    from harness.asking import refuse_answer
     from harness.model import from_plain
     from harness.selfcheck import SelfCheck
 
     try:
         return from_plain(SelfCheck, plain)
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise HarnessError(f"the probe's answer cannot be read: {error!r:.200}", ExitCode.INCONCLUSIVE) from error
+        refuse_answer(_VERB, f"{error!r:.200}")
 
 
 def ask(gpu: int) -> dict[str, Any]:
