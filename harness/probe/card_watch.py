@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.model import Fact
 from harness.probe.card_changes import SETTINGS, changes_between, read_state
-from harness.probe.nvml import EVENT_XID, FIELD_NVLINK_LINKS, Gpu, Nvml, Reading
+from harness.probe.nvml import EVENT_XID, FIELD_NVLINK_LINKS, Gpu, Nvml, Reading, all_of
 
 State = Mapping[str, Reading]
 
@@ -231,9 +231,9 @@ def _xid(number: int, count: int) -> str:
 
 
 def _sum(readings: Sequence[Reading], count: Any = int) -> Reading:
-    """The sum over all, or why the first that lacks one does: a sum over some would look like the sum over all."""
-    refused = next((reading for reading in readings if reading.value is None), None)
-    return refused or Reading(sum(count(reading.value) for reading in readings))
+    """The sum over all, or why there is none."""
+    told = all_of(readings)
+    return told if told.value is None else Reading(sum(map(count, told.value)))
 
 
 def _watched(reading: Reading) -> Fact:

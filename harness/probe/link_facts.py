@@ -8,7 +8,7 @@ from harness.model import Fact
 from harness.probe import host
 from harness.probe.card_facts import Card
 from harness.probe.facts import fact_of, words_of
-from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Nvml, Reading, gpus_that_answer
+from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Nvml, Reading, all_of, gpus_that_answer
 
 AT_REST = "at rest: an idle link may be trained down"
 # A neighbour that draws more than this share of its limit is at work: an idle H200 draws 81 of 700 W.
@@ -143,12 +143,6 @@ def _nvlink_errors(card: Card, links: range) -> dict[str, Fact]:
         f"nvlink_{name}": card.fact(all_of([told[field, link] for link in links]), sum, "informative")
         for name, field in _FIELDS_NVLINK_ERRORS.items()
     }
-
-
-def all_of(readings: Sequence[Reading]) -> Reading:
-    """All values, or why the first that lacks one does: a sum over some would look like the sum over all."""
-    refused = next((reading for reading in readings if reading.value is None), None)
-    return refused or Reading([reading.value for reading in readings])
 
 
 # The NVSwitch fabric.

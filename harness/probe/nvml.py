@@ -60,6 +60,12 @@ class Reading:
     code: int | None = None
 
 
+def all_of(readings: Sequence[Reading]) -> Reading:
+    """All values, or why the first that lacks one does: a sum over some would look like the sum over all."""
+    refused = next((reading for reading in readings if reading.value is None), None)
+    return refused or Reading([reading.value for reading in readings])
+
+
 class Gpu:
     """One device's handle. Calls are looked up by name, so that an old library misses a call, not the suite."""
 

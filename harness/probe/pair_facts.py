@@ -11,8 +11,8 @@ from pathlib import Path
 from harness.model import Fact
 from harness.probe.card_facts import card_of
 from harness.probe.facts import fact_of
-from harness.probe.link_facts import LEVELS, P2P_NVLINK, P2P_OK, all_of, numa_node
-from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Reading
+from harness.probe.link_facts import LEVELS, P2P_NVLINK, P2P_OK, numa_node
+from harness.probe.nvml import FIELD_NVLINK_LINKS, Gpu, Reading, all_of
 
 _ACTIVE = 1
 # nvmlIntNvLinkDeviceType_t.
