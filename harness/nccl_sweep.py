@@ -51,7 +51,7 @@ class Sweep:
     left_out: tuple[tuple[str, int], ...]
 
 
-# Seconds of every run by setting; the position of a run is that of its record, `None` where it measured none.
+# A size's records by setting, one a run in the order of runs; `None` where a run measured none.
 _BySetting = dict[str, list[Record | None]]
 
 

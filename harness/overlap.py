@@ -62,12 +62,6 @@ class Step:
         """The metric's value; `None` is unknown."""
         return self.metrics[name].value
 
-    @property
-    def is_communication_bound(self) -> bool | None:
-        """Whether the collective alone takes longer than the GEMM alone."""
-        balance = self.value("balance_ratio")
-        return None if balance is None else balance > 1
-
 
 @dataclass(frozen=True)
 class Turn:

@@ -54,12 +54,6 @@ class Shape:
         return f"{self.m}x{self.n}x{self.k}"
 
 
-def full_ratio(shape: Shape, sm_count: int, tile: tuple[int, int]) -> float:
-    """The share of the SMs' turns that tiles fill, the last wave being the one that may not be full."""
-    tiles = math.ceil(shape.m / tile[0]) * math.ceil(shape.n / tile[1])
-    return tiles / (math.ceil(tiles / sm_count) * sm_count)
-
-
 @functools.cache
 def candidates(sm_count: int, k: int = FIRST_K) -> tuple[Shape, ...]:
     """Shapes of that depth whose tiles nearly fill whole waves, none longer than four times its width."""

@@ -40,7 +40,6 @@ class Knee:
 
     before_bytes: int
     after_bytes: int
-    level_ratio: float
 
 
 def find_plateaus(
@@ -70,7 +69,7 @@ def find_plateaus(
 
 def find_knees(plateaus: Sequence[Plateau]) -> tuple[Knee, ...]:
     """What lies between neighbouring plateaus; the ratio is the later level over the earlier."""
-    return tuple(Knee(a.last_bytes, b.first_bytes, b.level / a.level) for a, b in pairwise(plateaus))
+    return tuple(Knee(a.last_bytes, b.first_bytes) for a, b in pairwise(plateaus))
 
 
 def curve_of(records: Sequence[Record], op: str) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -44,14 +44,13 @@ def test_figures_of_a_step_follow_from_its_four_times():
             "gemm_clock_ratio": 0.9,
         }
     )
-    assert step.is_communication_bound is False
 
 
 def test_nothing_of_what_cannot_be_hidden_counts():
     """The shorter is what could be hidden: the GEMM, where the collective takes longer."""
     step = only(*made.step(compute=1e-3, communicate=4e-3, overlap=4.5e-3))
     assert step.value("hidden_ratio") == pytest.approx(0.5)
-    assert step.is_communication_bound is True
+    assert step.value("balance_ratio") == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(("overlap_s", "hidden"), [(4e-3, 1.0), (6e-3, 0.0), (7e-3, -0.5)])
@@ -81,7 +80,6 @@ def test_mode_that_was_not_asked_for_leaves_its_figures_unknown_with_the_reason(
     for name in ("hidden_ratio", "balance_ratio", "time.communicate", "collective_slowdown_ratio"):
         assert step.metrics[name].value is None
         assert step.metrics[name].reason == "mode=communicate was not asked for"
-    assert step.is_communication_bound is None
 
 
 def test_mode_that_failed_is_told_with_what_went_wrong():

@@ -16,7 +16,6 @@ from harness.peak import (
     Shape,
     at_depths,
     candidates,
-    full_ratio,
     lead_of,
     neighbours,
     standing_of,
@@ -78,6 +77,12 @@ class ModelledGpu:
 @functools.cache
 def _normal(seed):
     return random.Random(seed).gauss(0, 1)
+
+
+def full_ratio(shape, sm_count, tile):
+    """The share of the SMs' turns that tiles fill, the last wave being the one that may not be full."""
+    tiles = math.ceil(shape.m / tile[0]) * math.ceil(shape.n / tile[1])
+    return tiles / (math.ceil(tiles / sm_count) * sm_count)
 
 
 def test_full_ratio_counts_the_idle_slots_of_the_last_wave():

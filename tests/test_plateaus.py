@@ -29,13 +29,13 @@ def test_a_flat_curve_is_one_plateau():
 def test_two_levels_are_two_plateaus_and_one_knee():
     found = find_plateaus([1, 2, 4, 8, 16, 32], [9.0, 9.0, 9.0, 3.0, 3.0, 3.0])
     assert found == (Plateau(1, 4, 9.0, 3), Plateau(8, 32, 3.0, 3))
-    assert find_knees(found) == (Knee(4, 8, 1 / 3),)
+    assert find_knees(found) == (Knee(4, 8),)
 
 
 def test_what_lies_on_the_way_belongs_to_no_plateau():
     found = find_plateaus(list(range(1, 9)), [9.0, 9.0, 9.0, 6.0, 4.5, 3.0, 3.0, 3.0])
     assert [(p.first_bytes, p.last_bytes) for p in found] == [(1, 3), (6, 8)]
-    assert find_knees(found) == (Knee(3, 6, 1 / 3),)
+    assert find_knees(found) == (Knee(3, 6),)
 
 
 def test_a_slope_is_no_plateau():
