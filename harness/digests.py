@@ -6,7 +6,7 @@ A thousand run files of a hundred cases are 100,000 such lines: they fit in memo
 from dataclasses import dataclass
 from typing import Any
 
-from harness.metrics import find_bound
+from harness.bounds import find_bound
 from harness.model import Case, Metric, Peak, PeakSheet, Record, Run, Telemetry
 
 # Parameters that say under which regime a case ran, not what it did.

@@ -1,50 +1,28 @@
-"""From samples and telemetry to figures: rates, shares of the peak, energy, warnings, and what limits. Floor 2."""
+"""From samples and telemetry to figures: rates, shares of the peak, energy, and what limits. Floor 2."""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.model import Better, Case, DeviceFacts, Metric, Peak, PeakSheet, Samples, Telemetry, Work
-from harness.nccl_settings import asked_and_done, is_followed, warning_of
-from harness.specs import nvlink_peak, pcie_peak
+from harness.bounds import Bound, find_bound, why_missing
+from harness.model import Better, Case, DeviceFacts, Metric, PeakSheet, Samples, Telemetry, Work
 from harness.statistics import Interval, mean_interval, percentile, rate_interval
-from harness.units import format_percent, format_rate
+from harness.units import format_percent
 
-# A tensor pipe cannot do more than its rate at the counted clock; clock and time are each read to 0.1 %.
-IMPLAUSIBLE_AT_CLOCK_RATIO = 1.005
-# No byte can cross memory or a link faster than the peak.
-IMPLAUSIBLE_SPEC_RATIO = 1.0
 # Above this share that L2 could serve, a rate says nothing about the memory.
 L2_LIMIT_RATIO = 0.02
 # Below this many samples the 99th percentile is their maximum by another name.
 LEAST_SAMPLES_FOR_P99 = 100
-# The peak of what crosses between GPUs, and the algorithms whose bus bytes cross it. NVLS sums in the switch, so that
-# less crosses a link than nccl-tests counts.
-LINK = "nvlink"
-LINK_ALGORITHMS = ("ring", "tree")
-# Between hosts: a ring enters and leaves each host once. The hosts of a tree exchange less than the bus bytes count.
-NETWORK = "network"
-NETWORK_ALGORITHMS = ("ring",)
-THROUGH_BRIDGE = "through a bridge"
-# The peak of what crosses between one pair of GPUs: it depends on the links that are up.
-PEER_LINK = "peer_link"
 
 POWER_CAP_LEAST_RATIO = 0.20
 POWER_NEAR_LIMIT_RATIO = 0.95
 THERMAL_LEAST_RATIO = 0.01
 POWER_CAP_ACTS_RATIO = 0.01
 USER_CLOCK_LEAST_RATIO = 0.20
-# DECLARE=clocks=locked:1410 stands in the key as clocks=locked-1410.
-LOCKED_CLOCKS = "locked-"
-DECLARED_CLOCK_TOLERANCE_RATIO = 0.01
 # What a board's power sensor reads beside a meter: gains of -7 to +4 % between cards, repeating within 1 % on each
 # (Yang, Adamek, Armour: "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC24).
 SENSOR_ERROR_RATIO = 0.05
-ENERGY_CHECK_RATIO = 0.03
-# Over a window the SMs of an H200 agree within 0.5 % under copies and cuBLAS, and were 0.8 to 1.5 % apart under a
-# persistent Triton GEMM on three cards: worth a word, no fault.
-SM_SPREAD_RATIO = 0.01
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
@@ -70,20 +48,6 @@ ITEMS_BY_OP = {
 }
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What binds a case by the roofline: the work and its peak, or the reason why no share can be given."""
-
-    work: Work | None
-    peak: Peak | None
-    reason: str = ""
-
-    @property
-    def name(self) -> str:
-        """The binding peak's name: `memory`, `bf16`, `host_link`; empty where nothing is known to bind."""
-        return self.work.peak or "" if self.work is not None else ""
-
-
 def derive_metrics(
     case: Case, samples: Samples, telemetry: Telemetry, sheet: PeakSheet, facts: DeviceFacts
 ) -> tuple[Metric, ...]:
@@ -106,49 +70,6 @@ def derive_metrics(
         _nvml_clock_ratio(telemetry),
         *_of_ranks(samples),
     )
-
-
-def find_bound(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
-    """The roofline (Williams et al., 2009): of the works with a peak, the one that needs the longest at its peak.
-
-    A case whose headline has no peak gets no share, and neither does one of whose peaks any is unknown: then nobody
-    knows which binds.
-    """
-    if not case.work:
-        return Bound(None, None, f"a {case.kind} case declares no work")
-    headline = case.work[0]
-    if headline.peak is None:
-        return Bound(headline, None, headline.no_peak or f"no peak bounds '{headline.label}'")
-    if headline.peak in (LINK, NETWORK) and (why := _why_no_link(case, telemetry, sheet)):
-        return Bound(headline, None, why)
-    bounds = [_find_peak(w, telemetry, sheet) for w in case.work if w.peak is not None]
-    unknown = next((b for b in bounds if b.peak is None), None)
-    if unknown is not None:
-        return unknown
-    return max(bounds, key=_least_seconds)
-
-
-def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
-    """Why a collective's bus bytes are not what the links carried: only rings and trees from peer to peer are known to.
-
-    Where the algorithm is a parameter, whoever declared the work knew it; copies have none.
-    """
-    if "ranks" not in case.params or "algorithm" in case.params:
-        return ""
-    if not telemetry.algorithm:
-        return telemetry.missing.get("algorithm") or "the algorithm that the library chose is not known"
-    if is_followed(case, telemetry) is not True:
-        return asked_and_done(case, telemetry)
-    if telemetry.algorithm not in (NETWORK_ALGORITHMS if case.work[0].peak == NETWORK else LINK_ALGORITHMS):
-        return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
-    if case.work[0].peak == NETWORK:
-        return ""
-    peak = sheet.peaks.get(LINK)
-    if peak is not None and THROUGH_BRIDGE in peak.source:
-        return "whether the cards of this form have their NVLink bridge was not read"
-    if telemetry.transport not in ("", "p2p"):
-        return f"NCCL sent through {telemetry.transport}, not from peer to peer alone"
-    return ""
 
 
 def limiting_factor(telemetry: Telemetry, is_held_below_max: bool = False) -> str:
@@ -176,29 +97,6 @@ def limiting_factor(telemetry: Telemetry, is_held_below_max: bool = False) -> st
     if not throttle.keys() >= _DECISIVE_COUNTERS:
         return "unknown"
     return "user's clock" if is_held_below_max and throttle["power_cap"] < POWER_CAP_ACTS_RATIO else "none"
-
-
-def warnings_of(
-    case: Case,
-    samples: Samples,
-    telemetry: Telemetry,
-    sheet: PeakSheet,
-    metrics: tuple[Metric, ...],
-) -> tuple[str, ...]:
-    """What a reader must know before trusting the figures; each begins with its kind and a colon."""
-    bound = find_bound(case, telemetry, sheet)
-    candidates = (
-        _implausible(metrics, bound, samples),
-        _unsettled(telemetry),
-        _starved(samples),
-        _unverified(bound, sheet),
-        _undeclared_clock(case, telemetry),
-        warning_of(case, telemetry),
-        _energy_check(telemetry),
-        _clock_spread(telemetry),
-        *card_changed(telemetry.changes),
-    )
-    return tuple(w for w in candidates if w)
 
 
 def _rates(case: Case, samples: Samples) -> list[Metric]:
@@ -298,7 +196,7 @@ def _tensor_rate(bound: Bound, sheet: PeakSheet, facts: DeviceFacts) -> _TensorR
 def _launch_clock(telemetry: Telemetry) -> tuple[float | None, str]:
     """The true clock where it is that of the launches, or why it is not: between them a card clocks as it likes."""
     if telemetry.sm_clock_mhz is None:
-        return None, _missing(telemetry, "sm_clock_mhz", "true clock")
+        return None, why_missing(telemetry, "sm_clock_mhz", "true clock")
     if telemetry.busy_ratio is not None and telemetry.busy_ratio < BUSY_LEAST_RATIO:
         return None, f"launches fill only {100 * telemetry.busy_ratio:.0f} % of the window in which cycles were counted"
     return telemetry.sm_clock_mhz, ""
@@ -340,14 +238,14 @@ def _energies(case: Case, samples: Samples, telemetry: Telemetry, facts: DeviceF
     Energy is given only where the launches fill window and card: elsewhere the power is partly that of something else.
     """
     power_w, method, busy_ratio = telemetry.power_w, telemetry.power_method, telemetry.busy_ratio
-    no_power = _missing(telemetry, "power_w", "power")
+    no_power = why_missing(telemetry, "power_w", "power")
     no_energy = no_power if power_w is None else ""
     if not no_energy and facts.mig:
         no_energy = "the power is that of the whole card, of which this is a MIG instance"
     if not no_energy and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
         no_energy = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
     idle_w = telemetry.idle_power_w
-    no_net = no_energy or ("" if idle_w is not None else _missing(telemetry, "idle_power_w", "card's power at rest"))
+    no_net = no_energy or ("" if idle_w is not None else why_missing(telemetry, "idle_power_w", "card's power at rest"))
     net_w = None if power_w is None or idle_w is None else power_w - idle_w
     power = _metric("power", power_w, "W", label=method, interval=_power_interval(telemetry), reason=no_power)
     return (
@@ -429,174 +327,11 @@ def _nvml_clock_ratio(telemetry: Telemetry) -> Metric:
     """NVML's SM clock over the true one: 1.09 to 1.10 under tensor load on an H200, driver 580."""
     true_mhz, nvml_mhz = telemetry.sm_clock_mhz, telemetry.nvml_sm_clock_mhz
     if true_mhz is None:
-        return _metric("nvml_clock_ratio", None, "ratio", reason=_missing(telemetry, "sm_clock_mhz", "true clock"))
+        return _metric("nvml_clock_ratio", None, "ratio", reason=why_missing(telemetry, "sm_clock_mhz", "true clock"))
     if nvml_mhz is None:
-        return _metric("nvml_clock_ratio", None, "ratio", reason=_missing(telemetry, "nvml_sm_clock_mhz", "NVML clock"))
+        no_nvml = why_missing(telemetry, "nvml_sm_clock_mhz", "NVML clock")
+        return _metric("nvml_clock_ratio", None, "ratio", reason=no_nvml)
     return _metric("nvml_clock_ratio", nvml_mhz / true_mhz, "ratio")
-
-
-def _find_peak(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
-    name = work.peak or ""
-    if name in sheet.peaks:
-        peak: Peak | None = sheet.peaks[name]
-    elif name in ("host_link", "host_link_both"):
-        return _find_host_link(work, telemetry, sheet)
-    elif name in (PEER_LINK, f"{PEER_LINK}_both"):
-        return _find_peer_link(work, telemetry, sheet)
-    else:
-        peak = None
-    if peak is None:
-        why = sheet.reason if sheet.match == "none" else ""
-        return Bound(work, None, why or f"no peak '{name}' is known for {_quoted(sheet.gpu)}")
-    return _checked(work, peak)
-
-
-def _quoted(gpu: str | None) -> str:
-    return f"'{gpu}'" if gpu else "this device"
-
-
-def _find_host_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
-    """The chip-to-chip link of the sheet, or else PCIe as negotiated under load; both ways at once are twice one."""
-    generation, lanes = telemetry.pcie_generation, telemetry.pcie_lanes
-    one_way = sheet.peaks.get("host_link")
-    if one_way is None and (generation is None or lanes is None):
-        field_name = "pcie_generation" if generation is None else "pcie_lanes"
-        return Bound(work, None, _missing(telemetry, field_name, "PCIe link under load"))
-    if one_way is None and generation is not None and lanes is not None:
-        one_way = pcie_peak(generation, lanes)
-    if one_way is None:
-        return Bound(work, None, f"no peak is known for PCIe generation {generation} with {lanes} lanes")
-    if work.peak == "host_link":
-        return _checked(work, one_way)
-    return _checked(work, _both_ways(one_way))
-
-
-def _find_peer_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound:
-    """The NVLinks that are up between the two, each at the data sheet's rate; both ways at once are twice one."""
-    if telemetry.nvlink_links is None:
-        return Bound(work, None, _missing(telemetry, "nvlink_links", "number of NVLinks between the two"))
-    one_way = nvlink_peak(sheet, telemetry.nvlink_links)
-    if one_way is None:
-        why = sheet.reason if sheet.match == "none" else ""
-        return Bound(work, None, why or f"no data sheet gives the rate of one NVLink of {_quoted(sheet.gpu)}")
-    return _checked(work, one_way if work.peak == PEER_LINK else _both_ways(one_way))
-
-
-def _both_ways(one_way: Peak) -> Peak:
-    return Peak(2 * one_way.value, one_way.unit, one_way.provenance, f"twice: {one_way.source}")
-
-
-def _checked(work: Work, peak: Peak) -> Bound:
-    if peak.unit != work.unit:
-        return Bound(work, None, f"the peak '{work.peak}' is in {peak.unit}/s, the work in {work.unit}")
-    return Bound(work, peak)
-
-
-def _least_seconds(bound: Bound) -> float:
-    if bound.work is None or bound.peak is None:
-        return 0.0
-    return bound.work.amount / bound.peak.value
-
-
-def _implausible(metrics: tuple[Metric, ...], bound: Bound, samples: Samples) -> str:
-    values = {m.name: m.value for m in metrics}
-    at_clock, spec = values.get("at_clock_ratio"), values.get("spec_ratio")
-    if at_clock is not None and at_clock > IMPLAUSIBLE_AT_CLOCK_RATIO:
-        return (
-            f"implausible: {format_percent(at_clock)} of what the SMs can do in the counted cycles, above "
-            f"{format_percent(IMPLAUSIBLE_AT_CLOCK_RATIO)}. Time, clock or work is wrong: do not use this figure."
-        )
-    if spec is None or spec <= IMPLAUSIBLE_SPEC_RATIO or bound.work is None or bound.peak is None:
-        return ""
-    if bound.work.unit != "B":  # A card may honestly clock higher than its data sheet assumes.
-        return ""
-    rate = format_rate(bound.work.amount / samples.seconds_per_launch, "B")
-    peak = format_rate(bound.peak.value, "B")
-    return (
-        f"implausible: {rate} over {bound.name} whose peak is {peak}. "
-        "Time, byte count, caching or the peak is wrong: do not use this figure."
-    )
-
-
-def _unsettled(telemetry: Telemetry) -> str:
-    if telemetry.settled is not False:
-        return ""
-    waited = "" if telemetry.settle_s is None else f" after {telemetry.settle_s:.1f} s"
-    return (
-        f"unsettled: power or clock still moved by 0.2 %/s or more{waited}. "
-        "Compare temperature_start_c and temperature_end_c, or pre-heat longer."
-    )
-
-
-def _starved(samples: Samples) -> str:
-    if samples.starved <= 0:
-        return ""
-    return (
-        f"starved: the launch queue had run dry before {samples.starved} of {len(samples.seconds)} groups, "
-        "so host time may be in them. Free the host's cores or launch through a graph."
-    )
-
-
-def _unverified(bound: Bound, sheet: PeakSheet) -> str:
-    if bound.work is None or bound.peak is None or bound.peak.is_verified:
-        return ""
-    peak = format_rate(bound.peak.value, bound.peak.unit)
-    return (
-        f"unverified peak: '{bound.name}' of {_quoted(sheet.gpu)}, {peak}, was recalled and read nowhere. "
-        "Check it against the data sheet and correct harness/specs.toml."
-    )
-
-
-def _undeclared_clock(case: Case, telemetry: Telemetry) -> str:
-    """What the operator declared against what the SMs' own counters say; locked clocks do not hold at a power limit."""
-    declared = str(case.params.get("clocks", ""))
-    if not declared.startswith(LOCKED_CLOCKS):
-        return ""
-    declared_mhz, true_mhz = float(declared.removeprefix(LOCKED_CLOCKS)), telemetry.sm_clock_mhz
-    if true_mhz is None:
-        return (
-            f"declared clock: {declared_mhz:.0f} MHz were declared and not verified: "
-            f"{_missing(telemetry, 'sm_clock_mhz', 'true clock')}."
-        )
-    if abs(true_mhz / declared_mhz - 1) <= DECLARED_CLOCK_TOLERANCE_RATIO:
-        return ""
-    return (
-        f"declared clock: the SMs ran at {true_mhz:.0f} MHz, {declared_mhz:.0f} MHz were declared. "
-        "Look at what limits it, or declare what is set."
-    )
-
-
-def _energy_check(telemetry: Telemetry) -> str:
-    """The counter against the other sources of power: apart by more than 3 %, or by so much that none is given."""
-    ratio, counter_w = telemetry.energy_check_ratio, telemetry.power_counter_w
-    if ratio is None or counter_w is None or (abs(ratio) <= ENERGY_CHECK_RATIO and telemetry.power_w is not None):
-        return ""
-    told = f"energy check: the counter says {counter_w:.1f} W, {format_percent(abs(ratio))}"
-    told += f" {'more' if ratio > 0 else 'less'} than another source"
-    if telemetry.power_w is None:
-        return f"{told}: no power and no energy are given. Look at power_instant_w and power_samples_w."
-    return f"{told}. Compare joules with care."
-
-
-def _clock_spread(telemetry: Telemetry) -> str:
-    slowest, fastest = telemetry.sm_clock_slowest_mhz, telemetry.sm_clock_fastest_mhz
-    if slowest is None or fastest is None or fastest <= slowest * (1 + SM_SPREAD_RATIO):
-        return ""
-    return (
-        f"true clock: the SMs ran at {slowest:.0f} to {fastest:.0f} MHz, "
-        f"{format_percent(fastest / slowest - 1)} apart. Shares at clock are of their mean."
-    )
-
-
-def card_changed(changes: Sequence[str]) -> tuple[str, ...]:
-    """The warning of a case that something happened to; none where nothing did."""
-    if not changes:
-        return ()
-    return (f"card changed: while this was measured, {'; '.join(changes)}. Measure it again on a quiet card.",)
-
-
-def _missing(telemetry: Telemetry, field_name: str, what: str) -> str:
-    return telemetry.missing.get(field_name) or f"the {what} was not measured"
 
 
 def _metric(

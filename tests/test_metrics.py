@@ -4,45 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from harness.metrics import BUSY_LEAST_RATIO, derive_metrics, find_bound, limiting_factor, warnings_of
-from harness.model import Case, DeviceFacts, Peak, PeakSheet, Samples, Telemetry, Work
+from harness.metrics import BUSY_LEAST_RATIO, limiting_factor
+from harness.model import Case, DeviceFacts, Samples, Telemetry, Work
 from harness.specs import lookup
-
-GPU = DeviceFacts("cuda", "NVIDIA Test", "cuda:0", sm_count=100, l2_bytes=100)
-SHEET = PeakSheet(
-    gpu="Test",
-    match="exact",
-    peaks={
-        "memory": Peak(1000.0, "B", "read", "data sheet"),
-        "bf16": Peak(400e9, "FLOP", "read", "data sheet", clock_mhz=2.0),
-        "fp8": Peak(800e9, "FLOP", "recalled", "memory", clock_mhz=2.0),
-    },
-    # 100 SMs x 2000 FLOP a clock and SM x 2 MHz = 400 GFLOP/s
-    flop_per_clock_per_sm={"bf16": 2000, "fp8": 4000},
-    sm_count=100,
+from tests.hand_made_cases import (
+    COPY,
+    GEMM,
+    GPU,
+    LOADED,
+    NO_SHEET,
+    ONE_WAY,
+    READ_WRITE,
+    SAMPLES,
+    SHEET,
+    SKINNY,
+    metrics_of,
 )
-NO_SHEET = PeakSheet(None, "none", "no entry for 'NVIDIA Test' in harness/specs.toml")
-SAMPLES = Samples((2.0, 2.0, 2.0, 2.0), 1, 8.0, "events", "stream")
-LOADED = Telemetry(settled=True, sm_clock_mhz=1.5, nvml_sm_clock_mhz=1.65, power_w=600.0, power_method="counter")
-
-READ_WRITE = Work(1600.0, "B", "memory", "read + write")
-ONE_WAY = Work(800.0, "B", None, "one way")
-COPY = Case("copy", {"bytes": 800}, (READ_WRITE, ONE_WAY), footprint_bytes=10_000)
-GEMM = Case("gemm", {"dtype": "bf16"}, (Work(480e9, "FLOP", "bf16", "2mnk"), Work(1000.0, "B", "memory", "bytes")))
-SKINNY = Case("gemm", {"m": 1}, (Work(100e9, "FLOP", "bf16", "2mnk"), READ_WRITE), footprint_bytes=10_000)
-
-
-def metrics_of(case, samples=SAMPLES, telemetry=LOADED, sheet=SHEET, facts=GPU):
-    return {m.name: m for m in derive_metrics(case, samples, telemetry, sheet, facts)}
-
-
-def warnings(case, samples=SAMPLES, telemetry=LOADED, sheet=SHEET, facts=GPU):
-    metrics = derive_metrics(case, samples, telemetry, sheet, facts)
-    return warnings_of(case, samples, telemetry, sheet, metrics)
-
-
-def on_host_link(peak="host_link", amount=8e9):
-    return Case("memcpy", {"direction": "h2d"}, (Work(amount, "B", peak, "one way"),))
 
 
 def test_rate_is_the_headline_over_the_mean_time():
@@ -135,27 +112,6 @@ def test_without_a_sheet_ratios_are_unknown_and_say_why():
     assert metrics["rate"].value == 240e9
 
 
-def test_a_peak_that_an_exact_sheet_lacks_is_named():
-    case = Case("gemm", {"dtype": "fp4"}, (Work(1.0, "FLOP", "fp4", "2mnk"),))
-    assert metrics_of(case)["spec_ratio"].reason == "no peak 'fp4' is known for 'Test'"
-
-
-def test_one_unknown_peak_leaves_the_roofline_open():
-    sheet = PeakSheet("Test", "exact", peaks={"bf16": SHEET.peaks["bf16"]})
-    assert metrics_of(GEMM, sheet=sheet)["spec_ratio"].reason == "no peak 'memory' is known for 'Test'"
-
-
-def test_a_headline_without_a_peak_gives_its_own_reason():
-    works = (Work(2.0, "B", None, "bus", no_peak="NVLS adds in the switch"), READ_WRITE)
-    ratio = metrics_of(Case("all_reduce", {}, works))["spec_ratio"]
-    assert (ratio.value, ratio.reason) == (None, "NVLS adds in the switch")
-
-
-def test_a_peak_in_another_unit_is_no_peak():
-    case = Case("x", {}, (Work(2.0, "FLOP", "memory", ""),))
-    assert metrics_of(case)["spec_ratio"].reason == "the peak 'memory' is in B/s, the work in FLOP"
-
-
 def test_no_share_of_memory_where_l2_could_serve_more_than_two_percent():
     half_in_l2 = Case("copy", {}, (READ_WRITE,), footprint_bytes=200)
     metrics = metrics_of(half_in_l2)
@@ -182,31 +138,6 @@ def test_l2_ratio_never_exceeds_one_and_may_be_unknown():
 def test_l2_does_not_matter_where_compute_binds():
     assert metrics_of(GEMM)["l2_ratio"].value is None
     assert metrics_of(GEMM)["spec_ratio"].value == 0.6
-
-
-def test_host_copies_use_the_negotiated_pcie_link():
-    # Gen4 x16: 16 GT/s x 128/130 x 16 / 8 = 31.5 GB/s
-    telemetry = Telemetry(pcie_generation=4, pcie_lanes=16)
-    one_way = metrics_of(on_host_link(), telemetry=telemetry)["spec_ratio"]
-    assert one_way.value == pytest.approx(4 / 31.508, rel=1e-4)
-    both = metrics_of(on_host_link("host_link_both", 16e9), telemetry=telemetry)["spec_ratio"]
-    assert both.value == pytest.approx(one_way.value)
-
-
-def test_a_chip_to_chip_link_wins_over_pcie():
-    sheet = PeakSheet("Superchip", "exact", peaks={"host_link": Peak(40e9, "B", "read", "data sheet")})
-    telemetry = Telemetry(pcie_generation=4, pcie_lanes=16)
-    assert metrics_of(on_host_link(), telemetry=telemetry, sheet=sheet)["spec_ratio"].value == 0.1
-    both = on_host_link("host_link_both", 16e9)
-    assert metrics_of(both, telemetry=telemetry, sheet=sheet)["spec_ratio"].value == 0.1
-
-
-def test_an_unknown_host_link_is_no_share():
-    unread = Telemetry(pcie_generation=4, missing={"pcie_lanes": "not supported"})
-    assert metrics_of(on_host_link(), telemetry=unread)["spec_ratio"].reason == "not supported"
-    unheard_of = Telemetry(pcie_generation=99, pcie_lanes=16)
-    reason = metrics_of(on_host_link(), telemetry=unheard_of)["spec_ratio"].reason
-    assert reason == "no peak is known for PCIe generation 99 with 16 lanes"
 
 
 def test_cycles_power_and_energy_belong_to_one_launch():
@@ -349,100 +280,6 @@ def test_every_unknown_figure_has_a_reason_and_every_case_the_same_figures(case,
     }  # fmt: skip
 
 
-def test_the_bound_is_the_work_that_needs_the_longest_at_its_peak():
-    assert find_bound(GEMM, LOADED, SHEET).name == "bf16"
-    assert find_bound(SKINNY, LOADED, SHEET).name == "memory"
-
-
-def test_a_good_measurement_has_no_warnings():
-    assert warnings(COPY) == ()
-    assert warnings(GEMM) == ()
-
-
-def test_more_than_the_sms_can_do_is_implausible():
-    slower = Telemetry(settled=True, sm_clock_mhz=1.19)
-    assert warnings(GEMM, telemetry=slower) == (
-        "implausible: 100.8 % of what the SMs can do in the counted cycles, above 100.5 %. "
-        "Time, clock or work is wrong: do not use this figure.",
-    )
-    assert warnings(GEMM, telemetry=Telemetry(sm_clock_mhz=1.195)) == ()
-
-
-def test_more_than_the_memorys_peak_is_implausible():
-    case = Case("copy", {}, (Work(2200.0, "B", "memory", "read + write"),), footprint_bytes=10_000)
-    assert warnings(case) == (
-        "implausible: 1.100 kB/s over memory whose peak is 1.000 kB/s. "
-        "Time, byte count, caching or the peak is wrong: do not use this figure.",
-    )
-
-
-def test_a_clock_above_the_data_sheets_is_not_implausible():
-    faster = Samples((1.0,) * 4, 1, 4.0, "events", "stream")
-    assert metrics_of(GEMM, faster, Telemetry(sm_clock_mhz=2.5))["spec_ratio"].value == 1.2
-    assert warnings(GEMM, faster, Telemetry(sm_clock_mhz=2.5)) == ()
-
-
-def test_unsettled_and_starved_windows_are_warned_of():
-    samples = Samples((2.0,) * 50, 1, 100.0, "events", "stream", starved=3)
-    assert warnings(COPY, samples, Telemetry(settled=False, settle_s=15.0)) == (
-        "unsettled: power or clock still moved by 0.2 %/s or more after 15.0 s. "
-        "Compare temperature_start_c and temperature_end_c, or pre-heat longer.",
-        "starved: the launch queue had run dry before 3 of 50 groups, so host time may be in them. "
-        "Free the host's cores or launch through a graph.",
-    )
-
-
-def checked(power_w, ratio, counter_w=600.0):
-    return replace(LOADED, power_w=power_w, power_counter_w=counter_w, energy_check_ratio=ratio)
-
-
-@pytest.mark.parametrize("ratio", [None, 0.0, 0.03, -0.03])
-def test_sources_of_power_that_agree_are_no_warning(ratio):
-    assert warnings(COPY, telemetry=checked(600.0, ratio)) == ()
-
-
-@pytest.mark.parametrize(("ratio", "told"), [(0.04, "4.0 % more"), (-0.04, "4.0 % less"), (-0.07, "7.0 % less")])
-def test_sources_of_power_that_differ_by_more_than_three_percent_are_warned_of(ratio, told):
-    assert warnings(COPY, telemetry=checked(600.0, ratio)) == (
-        f"energy check: the counter says 600.0 W, {told} than another source. Compare joules with care.",
-    )
-
-
-def test_power_that_was_withheld_is_warned_of_with_where_to_look():
-    telemetry = replace(checked(None, 0.25), missing={"power_w": "they contradict each other"})
-    assert warnings(COPY, telemetry=telemetry) == (
-        "energy check: the counter says 600.0 W, 25.0 % more than another source: no power and no energy are given. "
-        "Look at power_instant_w and power_samples_w.",
-    )
-
-
-def spread(slowest_mhz, fastest_mhz):
-    return replace(LOADED, sm_clock_slowest_mhz=slowest_mhz, sm_clock_fastest_mhz=fastest_mhz)
-
-
-def test_sms_that_do_not_share_one_clock_are_warned_of():
-    assert warnings(COPY, telemetry=spread(1000.0, 1100.0)) == (
-        "true clock: the SMs ran at 1000 to 1100 MHz, 10.0 % apart. Shares at clock are of their mean.",
-    )
-
-
-@pytest.mark.parametrize(("slowest_mhz", "fastest_mhz"), [(1000.0, 1010.0), (None, 1100.0), (1000.0, None)])
-def test_sms_within_one_percent_or_unknown_are_no_warning(slowest_mhz, fastest_mhz):
-    assert warnings(COPY, telemetry=spread(slowest_mhz, fastest_mhz)) == ()
-
-
-def test_unknown_settling_is_no_warning():
-    assert warnings(COPY, telemetry=Telemetry(settled=None)) == ()
-
-
-def test_a_recalled_peak_is_warned_of():
-    case = Case("gemm", {"dtype": "fp8"}, (Work(480e9, "FLOP", "fp8", "2mnk"),))
-    assert warnings(case) == (
-        "unverified peak: 'fp8' of 'Test', 800.0 GFLOP/s, was recalled and read nowhere. "
-        "Check it against the data sheet and correct harness/specs.toml.",
-    )
-
-
 NO_THROTTLING = {"power_cap": 0.0, "sync_boost": 0.0, "thermal_sw": 0.0, "thermal_hw": 0.0, "brake_hw": 0.0}
 
 
@@ -494,26 +331,6 @@ def test_missing_counters_leave_the_limit_unknown_but_not_what_the_others_say():
     assert limiting_factor(Telemetry(throttle_ratio={"thermal_hw": 0.5})) == "thermal"
 
 
-@pytest.mark.parametrize(
-    ("true_mhz", "told"),
-    [
-        (1410.0, ()),
-        (1400.0, ()),
-        (
-            1343.0,
-            (
-                "declared clock: the SMs ran at 1343 MHz, 1410 MHz were declared. "
-                "Look at what limits it, or declare what is set.",
-            ),
-        ),
-        (None, ("declared clock: 1410 MHz were declared and not verified: the true clock was not measured.",)),
-    ],
-)
-def test_a_declared_clock_is_verified_by_the_true_one(true_mhz, told):
-    case = replace(COPY, params={**COPY.params, "clocks": "locked-1410"})
-    assert warnings(case, telemetry=Telemetry(sm_clock_mhz=true_mhz)) == told
-
-
 def test_cycles_are_not_counted_where_launches_do_not_fill_the_window():
     """Behind blocking kernels the clock is mostly that of an idle card; a share at that clock was too low."""
     idle = replace(LOADED, busy_ratio=0.5)
@@ -538,130 +355,6 @@ def test_time_of_a_part_has_its_interval_from_its_stretches():
     assert gemm.low == pytest.approx(2.0 - 3.1824 * (2 / 3) ** 0.5 / 2, rel=1e-4)  # Student's t with 3 degrees
     assert (collective.value, collective.low) == (0.5, None)
     assert not {"time.gemm", "time.collective"} & metrics_of(COPY).keys()
-
-
-LINKED = replace(SHEET, peaks={"nvlink": Peak(1000.0, "B", "read", "data sheet")})
-BUS = Case("all_reduce", {"impl": "nccl", "ranks": 2}, (Work(800.0, "B", "nvlink", "bus"),))
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
-def test_bus_bytes_of_rings_and_trees_are_held_against_the_link(algorithm):
-    share = metrics_of(BUS, telemetry=Telemetry(algorithm=algorithm), sheet=LINKED)["spec_ratio"]
-    assert (share.value, share.label) == (0.4, "nvlink")
-
-
-@pytest.mark.parametrize(
-    ("telemetry", "reason"),
-    [
-        (Telemetry(algorithm="nvls"), "NCCL chose nvls, whose links carry another share than the bus bytes count"),
-        (Telemetry(algorithm="symmetric"), "NCCL chose symmetric, whose links"),
-        (Telemetry(), "the algorithm that the library chose is not known"),
-        (Telemetry(missing={"algorithm": "no debug file"}), "no debug file"),
-        (Telemetry(algorithm="nvls_tree"), "NCCL chose nvls_tree, whose links"),
-        (Telemetry(algorithm="ring", transport="shm"), "NCCL sent through shm, not from peer to peer alone"),
-        (Telemetry(algorithm="ring", transport="net/ib+p2p"), "NCCL sent through net/ib+p2p, not from peer"),
-    ],
-)
-def test_other_algorithms_and_unknown_ones_get_no_share_of_the_link(telemetry, reason):
-    share = metrics_of(BUS, telemetry=telemetry, sheet=LINKED)["spec_ratio"]
-    assert share.value is None
-    assert share.reason.startswith(reason)
-
-
-SWEPT = replace(BUS, params={**BUS.params, "nccl_algo": "Tree", "nccl_proto": "LL", "world": "own"})
-
-
-@pytest.mark.parametrize(
-    ("telemetry", "said", "judged"),
-    [
-        (Telemetry(algorithm="ring", protocol="ll"), "ring ll over unknown links", "It is no figure of that setting."),
-        (Telemetry(algorithm="tree", protocol="simple", transport="p2p"), "tree simple over p2p", "It is no figure"),
-        (Telemetry(algorithm="tree"), "tree over unknown links", "Whether that is what was asked is not known."),
-    ],
-)
-def test_setting_that_nccl_did_not_follow_is_marked_and_gets_no_share(telemetry, said, judged):
-    share = metrics_of(SWEPT, telemetry=telemetry, sheet=LINKED)["spec_ratio"]
-    asked = f"NCCL_ALGO=Tree NCCL_PROTO=LL was asked, NCCL ran {said}"
-    assert (share.value, share.reason) == (None, asked)
-    (warning,) = warnings(SWEPT, telemetry=telemetry, sheet=LINKED)
-    assert warning.startswith(f"other setting: {asked}. {judged}")
-
-
-def test_setting_that_nccl_followed_gets_its_share_and_no_mark():
-    telemetry = Telemetry(algorithm="tree", protocol="ll", transport="p2p")
-    assert metrics_of(SWEPT, telemetry=telemetry, sheet=LINKED)["spec_ratio"].value == 0.4
-    assert warnings(SWEPT, telemetry=telemetry, sheet=LINKED) == ()
-
-
-def test_link_through_a_bridge_that_may_not_be_there_gives_no_share():
-    bridged = replace(SHEET, peaks={"nvlink": Peak(1000.0, "B", "read", "sheet NVLink 4, 18 links, through a bridge.")})
-    share = metrics_of(BUS, telemetry=Telemetry(algorithm="ring"), sheet=bridged)["spec_ratio"]
-    assert share.reason == "whether the cards of this form have their NVLink bridge was not read"
-
-
-def test_card_without_a_link_on_its_sheet_gives_no_share():
-    share = metrics_of(BUS, telemetry=Telemetry(algorithm="ring"))["spec_ratio"]
-    assert share.reason == "no peak 'nvlink' is known for 'Test'"
-
-
-NETWORKED = replace(SHEET, peaks={"network": Peak(1000.0, "B", "read", "line rates"), **LINKED.peaks})
-BETWEEN_HOSTS = replace(BUS, work=(Work(800.0, "B", "network", "bus"),))
-
-
-def test_bus_bytes_between_hosts_are_held_against_the_network_where_a_ring_carries_them():
-    share = metrics_of(BETWEEN_HOSTS, telemetry=Telemetry(algorithm="ring"), sheet=NETWORKED)["spec_ratio"]
-    assert (share.value, share.label) == (0.4, "network")
-
-
-@pytest.mark.parametrize("algorithm", ["tree", "nvls_tree", "collnet_chain"])
-def test_hosts_of_a_tree_exchange_less_than_the_bus_bytes(algorithm):
-    """Two hosts of eight under a tree would be told 188 % of what their ports carried."""
-    share = metrics_of(BETWEEN_HOSTS, telemetry=Telemetry(algorithm=algorithm), sheet=NETWORKED)["spec_ratio"]
-    assert share.reason == f"NCCL chose {algorithm}, whose links carry another share than the bus bytes count"
-
-
-def test_copies_and_declared_algorithms_are_held_against_the_link_as_they_are():
-    for params in ({"direction": "p2p"}, {"ranks": 2, "algorithm": "ring"}):
-        share = metrics_of(replace(BUS, params=params), telemetry=Telemetry(), sheet=LINKED)["spec_ratio"]
-        assert share.value == 0.4
-
-
-PAIR_SHEET = PeakSheet(
-    "H200 SXM 141GB", "exact", peaks={"nvlink": Peak(450.0, "B", "read", "NVLink 4, 18 links, one way.")}
-)
-PAIR_PARAMS = {"from": 0, "to": 1, "impl": "ce"}
-PEER_COPY = Case("peer_copy", PAIR_PARAMS, (Work(800.0, "B", "peer_link", "one way"),))
-PEER_COPIES = Case("peer_copy", PAIR_PARAMS, (Work(1600.0, "B", "peer_link_both", "both ways together"),))
-
-
-@pytest.mark.parametrize(("case", "name"), [(PEER_COPY, "peer_link"), (PEER_COPIES, "peer_link_both")])
-def test_copy_between_two_gpus_is_held_against_the_links_that_are_up(case, name):
-    """18 of 25 B/s carry 450 B/s one way and 900 both; 800 and 1600 bytes in two seconds are 400 and 800."""
-    told = metrics_of(case, telemetry=Telemetry(nvlink_links=18), sheet=PAIR_SHEET)["spec_ratio"]
-    assert (told.value, told.label) == (pytest.approx(400 / 450), name)
-    fewer = metrics_of(case, telemetry=Telemetry(nvlink_links=16), sheet=PAIR_SHEET)["spec_ratio"]
-    assert fewer.value == 1.0
-
-
-def test_more_than_the_links_that_are_up_carry_is_implausible():
-    told = warnings(PEER_COPY, telemetry=Telemetry(nvlink_links=12), sheet=PAIR_SHEET)
-    assert told[0].startswith("implausible: 400.0 B/s over peer_link whose peak is 300.0 B/s.")
-
-
-@pytest.mark.parametrize(
-    ("links", "sheet", "missing", "reason"),
-    [
-        (None, PAIR_SHEET, {"nvlink_links": "NVML says that no NVLink joins the two"}, "no NVLink joins the two"),
-        (None, PAIR_SHEET, {}, "the number of NVLinks between the two was not measured"),
-        (18, SHEET, {}, "no data sheet gives the rate of one NVLink of 'Test"),
-        (18, PeakSheet(None, "none", "no entry for 'X'"), {}, "no entry for 'X'"),
-    ],
-)
-def test_pair_whose_links_or_rate_nobody_knows_gets_no_share(links, sheet, missing, reason):
-    telemetry = Telemetry(nvlink_links=links, missing=missing)
-    share = metrics_of(PEER_COPY, telemetry=telemetry, sheet=sheet)["spec_ratio"]
-    assert share.value is None
-    assert reason in share.reason
 
 
 DECODE = Case("decode_attention", {"batch": 4, "context": 1000}, (READ_WRITE,), footprint_bytes=10_000)

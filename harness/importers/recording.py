@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import harness
-from harness import metrics, specs
+from harness import cautions, metrics, specs
 from harness.errors import HarnessError
 from harness.model import (
     Case,
@@ -302,5 +302,5 @@ def to_record(figure: Figure, sheet: PeakSheet, facts: DeviceFacts) -> Record:
         telemetry=telemetry,
         checks=figure.checks,
         metrics=derived,
-        warnings=(how_many, *figure.warnings, *metrics.warnings_of(case, samples, telemetry, sheet, derived)),
+        warnings=(how_many, *figure.warnings, *cautions.warnings_of(case, samples, telemetry, sheet, derived)),
     )

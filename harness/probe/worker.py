@@ -15,10 +15,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from harness.cautions import card_changed, warnings_of
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.journal import Journal
-from harness.metrics import card_changed, derive_metrics, warnings_of
+from harness.metrics import derive_metrics
 from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, is_wanted, to_plain
 from harness.nccl_settings import has_own_world, refusal_of, set_outside, settings_of, words_of
 from harness.probe.card_watch import PATIENCE_MS, Cards

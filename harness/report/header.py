@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness import units
+from harness.bounds import find_bound
 from harness.injection import said_of as said_of_injection
-from harness.metrics import find_bound
 from harness.model import Fact, Peak, PeakSheet, Run
 from harness.report.text import clean
 

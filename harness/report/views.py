@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness import units
-from harness.metrics import find_bound
+from harness.bounds import find_bound
 from harness.model import Case, Record, Run
 from harness.nccl_settings import has_own_world
 from harness.report.ceiling import PIPE

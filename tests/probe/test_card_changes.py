@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.metrics import warnings_of
+from harness.cautions import warnings_of
 from harness.model import Case, PeakSheet, Samples, Telemetry, Work
 from harness.probe.card_changes import changes_between, read_state
 from harness.probe.nvml import Gpu, Reading
