@@ -154,7 +154,28 @@ def test_a_change_that_nobody_knows_is_refused(text: str):
         parse_changed(text)
 
 
+def test_a_side_that_mixes_what_is_declared_as_changed_is_refused():
+    """A baseline of both versions of NCCL passed: what counts for some cases only was not looked at once declared."""
+    old, new = ({**made.OLD, "nccl": Fact(version)} for version in ("2.27", "2.28"))
+    mixed = [*side("a", old), *side("x", new)]
+    with pytest.raises(HarnessError, match=r"the baseline mixes runs of several environments: nccl 2\.27 / 2\.28"):
+        outcome_of(mixed, side("b", new), changed=("nccl",))
+
+
 # Cards
+
+
+def test_a_change_on_some_of_the_cards_only_is_refused():
+    """A card that was upgraded before its baseline halved what the others lost: 1.2 % slower passed."""
+    slower = dict.fromkeys((COPY.key, READ.key), 0.012)
+    upgraded = side("a"), side("b", NEW, slower)
+    assert outcome_of(*upgraded).verdicts == ("regression",)
+    with pytest.raises(HarnessError) as error:
+        outcome_of([*upgraded[0], *side("c", NEW, card="decaf")], [*upgraded[1], *side("d", NEW, card="decaf")])
+    assert str(error.value) == (
+        "driver changed on card c0ffee and not on decaf: together they would hide a part of what it did. "
+        "Name runs of cards that changed alike."
+    )
 
 
 def test_cards_are_paired_and_what_has_no_partner_is_left_out():

@@ -147,28 +147,33 @@ def parse_changed(text: str) -> tuple[str, ...]:
 def compare_facts(pairs: Sequence[Pair], changed: Sequence[str], families: Iterable[str]) -> Comparability:
     """What differs between the sides of every pair: a card with itself, or all cards with all.
 
-    `HarnessError` where one side alone holds runs of two environments: nobody knows then which of them is meant.
+    `HarnessError` where one side alone holds runs of two environments: nobody knows then which of them is meant; and
+    where what is declared changed on some cards only.
     """
-    declared = {fact for name in changed for fact in BUNDLES.get(name, (name,))}
+    declared = {fact: name for name in changed for fact in BUNDLES.get(name, (name,))}
     names = _names(pairs)
     scopes: dict[str, Scope] = {name: scope for scope in ("host", "links", "all") for name in names[scope]}
     undeclared: dict[Scope, list[Change]] = {"all": [], "links": [], "host": []}
     changes: list[Change] = []
     findings: list[Change] = []
     informative: list[Change] = []
+    cards_by_change: dict[str, list[str]] = {}
+    alike = tuple(dict.fromkeys((*names["all"], *declared)))
     for label, baseline, candidate in pairs:
-        _refuse_mixed(names["all"], "baseline", baseline)
-        _refuse_mixed(names["all"], "candidate", candidate)
+        _refuse_mixed(alike, "baseline", baseline)
+        _refuse_mixed(alike, "candidate", candidate)
         differing = list(_differences(scopes, label if len(pairs) > 1 else "", baseline, candidate))
         differing_names = {change.name for change in differing}
         for change in differing:
             if change.name in declared:
                 changes.append(change)
+                cards_by_change.setdefault(declared[change.name], []).append(label)
             elif "driver" in changed and _is_offered(change, differing_names, baseline, candidate):
                 findings.append(change)
             else:
                 undeclared[scopes[change.name]].append(change)
         informative += _informative(scopes, label if len(pairs) > 1 else "", baseline, candidate)
+    _refuse_partly_changed(cards_by_change, [label for label, _, _ in pairs])
     return Comparability(
         changed=_merged(changes),
         undeclared={scope: _merged(found) for scope, found in undeclared.items()},
@@ -194,6 +199,17 @@ def _refuse_mixed(names: Iterable[str], side: str, runs: Sequence[SideRun]) -> N
     if mixed:
         said = "; ".join(f"{name} {' / '.join(values)}" for name, values in mixed[:6])
         raise HarnessError(f"the {side} mixes runs of several environments: {said}. Name runs of one.")
+
+
+def _refuse_partly_changed(cards_by_change: Mapping[str, Sequence[str]], cards: Sequence[str]) -> None:
+    """Cards on which nothing changed would halve what the change did to the others."""
+    for name, changed in cards_by_change.items():
+        kept = [card for card in cards if card not in changed]
+        if kept:
+            raise HarnessError(
+                f"{name} changed on card {changed[0]} and not on {kept[0]}: together they would hide a part of what it "
+                "did. Name runs of cards that changed alike."
+            )
 
 
 def _values(name: str, runs: Sequence[SideRun]) -> list[str]:
