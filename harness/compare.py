@@ -335,8 +335,15 @@ def _row(family: str, key: str, found: Sequence[Sequence[CaseDigest] | None], at
     return Row(family, key, shown.label, shown.better, tuple(against))
 
 
+# What has no median over runs that count differently.
+_COUNTED = ("rate", "spec_ratio", "at_clock_ratio", "energy_per_work_j", "promised_per_s")
+
+
 def _cell(cases: Sequence[CaseDigest]) -> Cell:
     first = cases[0]
+    if len({(c.unit, c.label) for c in cases}) > 1:
+        why = f"its runs count {' and '.join(dict.fromkeys(_convention(c) for c in cases))}"
+        return Cell(None, first.unit, len(cases), reasons=dict.fromkeys(_COUNTED, why))
     gaps = {
         "spec_ratio": (median_of_known(c.spec_ratio for c in cases), first.spec_reason),
         "at_clock_ratio": (median_of_known(c.at_clock_ratio for c in cases), first.at_clock_reason),
@@ -398,6 +405,9 @@ def _with(cell: Cell, delivered: float | None, promised: float | None, no_delive
 
 def _delivered(cell: Cell, case: CaseDigest, base: Cell, base_case: CaseDigest) -> tuple[float | None, str]:
     """The ratio of rates, or of times turned over: above 1 is better."""
+    why = cell.reasons.get("rate") or base.reasons.get("rate")
+    if why:
+        return None, why
     mine, its = (case.unit, case.label, case.better), (base_case.unit, base_case.label, base_case.better)
     if mine != its:
         return None, f"counts {_convention(case)}, the reference {_convention(base_case)}"

@@ -94,6 +94,17 @@ def test_rates_that_count_differently_are_not_divided():
     assert copy.reasons["delivered"] == "counts 'B one way', the reference 'B read + write'"
 
 
+def test_runs_of_a_set_that_count_differently_have_no_median():
+    """Half of the runs counted the bytes one way: the rate was halfway between the two."""
+    other = replace(made.COPY, work=(replace(made.COPY.work[0], label="one way"),))
+    runs = [made.old(), made.run(made.record(other, "memory", 5e11), run_id="2", name="NVIDIA Old")]
+    copy = cell(compare([set_of("a", runs), set_of("b", [made.new()])]), "copy", "a")
+    assert (copy.rate, copy.energy_per_work_j, copy.promised_per_s, copy.runs) == (None, None, None, 2)
+    assert set(copy.reasons.values()) == {"its runs count 'B read + write' and 'B one way'"}
+    delivered = cell(compare([set_of("a", runs), set_of("b", [made.new()])]), "copy", "b")
+    assert (delivered.rate, delivered.delivered) == (3e12, None)
+
+
 def test_a_case_bound_by_two_peaks_is_promised_by_the_roofline():
     """Bytes bind on the old card (1e9 B / 2e12 = 0.5 ms a launch), FLOP on one of tenfold bandwidth (0.2 ms)."""
     work = (*made.GEMM.work, replace(made.COPY.work[0], amount=5e9))

@@ -74,6 +74,28 @@ run file: out/0001.json
     )
 
 
+def test_figures_of_several_runs_are_matched_by_what_they_are():
+    """The second rate of one run was averaged with the second of another, which counted something else."""
+    works = (hand_made.GEMM.work[0], Work(2e9, "B", "memory", "bytes"), Work(3e12, "FLOP", None, "padded"))
+    case = replace(hand_made.GEMM, work=works)
+
+    def run(number: int, bound: str) -> Run:
+        rates = (
+            hand_made.rate(number * 1e14, "FLOP/s", label="2mnk"),
+            hand_made.rate(number * 1e11, "B/s", "rate.bytes", "bytes"),
+            hand_made.rate(number * 3e14, "FLOP/s", "rate.padded", "padded"),
+        )
+        share = Metric("spec_ratio", 0.1, "", label=bound)
+        return hand_made.gpu_run(
+            Record(case.key, "gemm", case, "measured", metrics=(*rates, share)), run_id=f"r{number}"
+        )
+
+    for runs in ([run(1, "memory"), run(3, "bf16")], [run(3, "bf16"), run(1, "memory")]):
+        ((row,),) = (table.rows for summary in summarize(runs) for table in summary.tables)
+        found = {figure.label: figure.value for figure in row.figures}
+        assert (found["2mnk"], found["padded"], found.get("bytes", 1e11)) == (2e14, 6e14, 1e11)
+
+
 def test_a_run_of_schema_2_tells_its_ruler_both_clocks_and_what_joules_carry():
     run = hand_made.ruled_run(hand_made.watched_copy_record(), hand_made.watched_gemm_record())
     assert (

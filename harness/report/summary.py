@@ -241,11 +241,14 @@ def _has_energy(record: Record) -> bool:
 def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSpread | None = None) -> Row:
     headlines = [_headlines(record) for record in records]
     size = records[0].case.params.get("bytes")
+    shown = [
+        (first, [m for h in headlines for m in h if (m.name, m.unit) == (first.name, first.unit)])
+        for first in headlines[0]
+    ]
     figures = tuple(
-        Figure(median_of_known(h[i].value for h in headlines if i < len(h)), clean(first.unit), clean(first.label))
-        for i, first in enumerate(headlines[0])
+        Figure(median_of_known(m.value for m in same), clean(first.unit), clean(first.label)) for first, same in shown
     )
-    interval = median_of_known(_half_width(h[0]) for h in headlines) if headlines[0] else None
+    rates = shown[0][1] if shown else []
     energies = [metric for record in records if (metric := record.metric("energy_per_work"))]
     telemetries = [record.telemetry for record in records if record.telemetry]
 
@@ -257,8 +260,8 @@ def _row(key: str, records: Sequence[Record], notes: "_Notes", known: KnownSprea
         size_bytes=size if isinstance(size, int) else None,
         figures=figures,
         runs=len(records),
-        interval_ratio=interval,
-        spread_ratio=_spread([h[0].value for h in headlines if h]),
+        interval_ratio=median_of_known(map(_half_width, rates)),
+        spread_ratio=_spread([m.value for m in rates]),
         known_spread=known,
         spec_ratio=median("spec_ratio"),
         spec_peak=_other_peak(records[0]),
