@@ -130,6 +130,8 @@ def _both_ways(one_way: Peak) -> Peak:
 def _checked(work: Work, peak: Peak) -> Bound:
     if peak.unit != work.unit:
         return Bound(work, None, f"the peak '{work.peak}' is in {peak.unit}/s, the work in {work.unit}")
+    if peak.value <= 0:
+        return Bound(work, None, f"the peak '{work.peak}' is {peak.value:g} {peak.unit}/s, which cannot be")
     return Bound(work, peak)
 
 

@@ -36,6 +36,14 @@ def test_a_headline_without_a_peak_gives_its_own_reason():
     assert (ratio.value, ratio.reason) == (None, "NVLS adds in the switch")
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_peak_that_cannot_be_is_no_peak(value):
+    """A file's peak of zero divided by zero."""
+    sheet = replace(SHEET, peaks={**SHEET.peaks, "memory": replace(SHEET.peaks["memory"], value=value)})
+    bound = find_bound(SKINNY, LOADED, sheet)
+    assert (bound.peak, bound.reason) == (None, f"the peak 'memory' is {value:g} B/s, which cannot be")
+
+
 def test_a_peak_in_another_unit_is_no_peak():
     case = Case("x", {}, (Work(2.0, "FLOP", "memory", ""),))
     assert metrics_of(case)["spec_ratio"].reason == "the peak 'memory' is in B/s, the work in FLOP"
