@@ -3,6 +3,7 @@
 Protocols and plain data only, so that a scripted device can stand in for a GPU without torch.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,6 +19,26 @@ A float that it returns is the seconds that it took by a clock of its own: a scr
 
 Prologue = Callable[[], object]
 """Enqueued before a group's first event: what the launches need and the time must not contain."""
+
+
+@dataclass(frozen=True)
+class Rotating:
+    """A launch whose number i uses buffer set i modulo `sets`.
+
+    A graph repeats its own launches and no others: of fewer than there are sets it would leave some out, and L2 could
+    serve more of the traffic than the footprint of all tells.
+    """
+
+    launch: Launch
+    sets: int
+
+    def __call__(self, i: int) -> object:
+        """Launch number i."""
+        return self.launch(i)
+
+    def whole(self, launches: int) -> int:
+        """So many launches, or a few more or less, that visit every buffer set equally often, at least once."""
+        return max(1, round(launches / self.sets)) * self.sets
 
 
 @dataclass(frozen=True)
@@ -40,8 +61,13 @@ class Injected:
         return told
 
     def whole(self, launches: int) -> int:
-        """So many launches, or a few more, that hold a whole number of extra ones: what a graph may repeat."""
+        """So many launches, or a few more, that hold a whole number of extra ones: what a graph may repeat.
+
+        Of a launch that rotates they are no fewer than visit every buffer set.
+        """
         period = self.extra.denominator
+        if isinstance(self.launch, Rotating):
+            return math.ceil(self.launch.whole(launches) / period) * period
         return max(1, round(launches / period)) * period
 
     def _extra_before(self, launches: int) -> int:

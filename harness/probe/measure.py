@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from harness.model import Case, Check, Metric, Samples, Telemetry
-from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, busy_ratio
+from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, Rotating, busy_ratio
 from harness.probe.protocols import PeerProtocols
 from harness.probe.repeats import compare_repeats
 from harness.probe.shots import TIMER
@@ -137,12 +137,12 @@ def measure_case(
     before = check(subject, device, checker, FIRST_SEED, "before")
     if case.checked_only:
         return Measurement((before,))
-    launch = with_extra(subject.launch, injected)
+    launch = with_extra(Rotating(subject.launch, subject.sets), injected)
     metrics: tuple[Metric, ...] = ()
     if subject.against is not None:
         from harness.probe.rivals import time_rivals
 
-        samples, telemetry, metrics = time_rivals(device, case, launch, subject.against)
+        samples, telemetry, metrics = time_rivals(device, case, launch, Rotating(subject.against, subject.sets))
     elif subject.shots:
         samples, telemetry = time_shots(device, subject, injected)
     elif "protocol" in case.params:

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from harness.probe.clocks import ClockReading, Stamper, clock_between
-from harness.probe.load import Group, Injected, Launch, Pace, Prologue
+from harness.probe.load import Group, Injected, Launch, Pace, Prologue, Rotating
 
 # CUDA blocks the host at about 1024 launches in flight; half of it leaves room for events and stamps.
 _MOST_IN_FLIGHT = 500
@@ -296,7 +296,7 @@ def open_queue(
     if pace.queue == "blocked":
         return pace, BlockedGroups(launch, pace, stamper, prologue)
     repeated = pace
-    if isinstance(launch, Injected):
+    if isinstance(launch, Injected | Rotating):
         repeated = replace(pace, launches_per_group=launch.whole(pace.launches_per_group))
     try:
         return repeated, graph_queue(launch, repeated, stamper, prologue)

@@ -156,6 +156,16 @@ def test_reference_without_a_pair_compares_nothing_and_fails():
     assert str(told.value) == "nothing was compared before the window: the reference gave no pair"
 
 
+@pytest.mark.parametrize("against", [None, lambda i: 0.001])
+def test_load_is_told_through_how_many_buffer_sets_its_launches_rotate(against):
+    """A graph of fewer launches than buffer sets did not visit them all, because nobody had told it how many."""
+    device, told = ScriptedDevice(), []
+    start = device.start
+    device.start = lambda launch, *more, **named: (told.append(launch.sets), start(launch, *more, **named))[1]
+    measured(sets=3, device=device, against=against)
+    assert set(told) == {3}
+
+
 # --- repeats ---------------------------------------------------------------------------------------------------------
 
 DETERMINISTIC = dataclasses.replace(CASE, deterministic=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.probe import timing
-from harness.probe.load import Injected, Pace
+from harness.probe.load import Injected, Pace, Rotating
 from harness.probe.timing import (
     BlockedGroups,
     GroupQueue,
@@ -265,6 +265,27 @@ def test_graph_of_an_injected_launch_repeats_a_whole_number_of_extra_launches(gr
     queue.run_group()
     assert pace == Pace("graph", 25, 1e-5)
     assert names(graphs)[1:29] == ["event", *range(25), 24, "event"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "launches"),
+    [(1, 30), (7, 28), (30, 30), (31, 31), (953, 953)],
+)
+def test_graph_of_a_rotating_launch_visits_every_buffer_set_equally_often(graphs, sets, launches):
+    """A graph of 500 launches left 453 of 953 buffer sets out: L2 could serve twice of what the footprint told."""
+    visited = []
+    rotating = Rotating(lambda i: visited.append(i % sets), sets)
+    pace, _ = open_queue(rotating, Pace("graph", 30, 1e-5), None)
+    assert (pace.launches_per_group, len(visited)) == (launches, launches)
+    assert {visited.count(number) for number in range(sets)} == {launches // sets}
+
+
+def test_graph_of_a_rotating_launch_with_extra_ones_leaves_no_buffer_set_out(graphs):
+    visited = set()
+    rotating = Rotating(lambda i: visited.add(i % 31), 31)
+    pace, _ = open_queue(Injected(rotating, Fraction(3, 100)), Pace("graph", 30, 1e-5), None)
+    assert pace.launches_per_group == 100
+    assert visited == set(range(31))
 
 
 def test_stream_of_an_injected_launch_goes_on_from_group_to_group(stream):
