@@ -25,6 +25,8 @@ USER_CLOCK_LEAST_RATIO = 0.20
 SENSOR_ERROR_RATIO = 0.05
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
+# What `limiting_factor` tells, the most serious first: of several GPUs, what holds up all. Unknown is not "none".
+LIMITS = ("brake", "thermal", "power", "power model", "user's clock", "unknown", "none")
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from harness.metrics import LIMITS
 from harness.model import Case, Check, Samples, Telemetry
 from harness.probe import host
 from harness.probe.load import Injected, Pace
@@ -292,24 +293,30 @@ def _stretches(values: Sequence[float]) -> tuple[float, ...]:
 
 # Watts of several GPUs add up, whichever source they come from.
 _SUMMED = ("power_w", "power_counter_w", "power_instant_w", "power_samples_w")
+# What one GPU's SMs did: figures of two GPUs beside one another would be those of none.
+_OF_ONE_CLOCK = ("sm_clock_mhz", "sm_clock_slowest_mhz", "sm_clock_fastest_mhz", "sms_covered", "nvml_sm_clock_mhz")
 
 
 def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
-    """One telemetry for all ranks: rank 0's, with the power of all GPUs together and the lowest of their clocks.
+    """One telemetry for all ranks: rank 0's, with the power of all GPUs together and the clocks of the slowest.
 
-    What one rank does not know is unknown for all; its reason is kept.
+    What one rank does not know is unknown for all; its reason is kept. What throttles any of them holds up all: of each
+    counter and event the largest share is kept, and the most serious limit.
     """
     first = ranks[0]
     watts: dict[str, Any] = {name: _sum_of_known([getattr(t, name) for t in ranks]) for name in _SUMMED}
     errors = all_known([t.power_error_w for t in ranks])
-    clocks = all_known([t.sm_clock_mhz for t in ranks])
+    is_clock_known = len(all_known([t.sm_clock_mhz for t in ranks])) > 0
+    slowest = min(ranks, key=lambda t: t.sm_clock_mhz or 0.0) if is_clock_known else first
+    clocks: dict[str, Any] = {name: getattr(slowest, name) for name in _OF_ONE_CLOCK}
     busy = all_known([t.busy_ratio for t in ranks])
     checks = [t.energy_check_ratio for t in ranks if t.energy_check_ratio is not None]
-    merged = (*_SUMMED, "sm_clock_mhz")
+    merged = (*_SUMMED, "sm_clock_mhz", "throttle_ratio", "event_ratio")
     reasons = {name: why for t in reversed(ranks) for name, why in t.missing.items() if t is first or name in merged}
     return replace(
         first,
         **watts,
+        **(clocks if is_clock_known else {"sm_clock_mhz": None}),
         power_error_w=math.hypot(*errors) if errors else None,
         power_method="" if watts["power_w"] is None else f"{first.power_method}; sum of {len(ranks)} GPUs",
         power_limit_w=None,
@@ -317,7 +324,9 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
         changes=tuple(dict.fromkeys(change for t in ranks for change in t.changes)),
         energy_check_ratio=max(checks, key=abs, default=None),
         busy_ratio=min(busy) if busy else None,
-        sm_clock_mhz=min(clocks) if clocks else None,
+        throttle_ratio=_largest([t.throttle_ratio for t in ranks]),
+        event_ratio=_largest([t.event_ratio for t in ranks]),
+        limited_by=min((t.limited_by for t in ranks), key=LIMITS.index),
         missing={
             **reasons,
             "power_limit_w": "the power is that of several GPUs together",
@@ -325,6 +334,11 @@ def merge_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
             "settled": "not judged between ranks: a fixed load precedes the window",
         },
     )
+
+
+def _largest(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each name the largest value that any of them has."""
+    return {name: max(of_rank.get(name, 0.0) for of_rank in shares) for of_one in shares for name in of_one}
 
 
 def _sum_of_known(values: Sequence[float | None]) -> float | None:

@@ -141,7 +141,8 @@ class SeveralLoad:
         if gpu is None or watch is None or first is None or last is None:
             why = "NVML does not list this GPU" if gpu is None else "the load ended before its window"
             return nothing_watched(why, LoadFacts(0.0))
-        facts = LoadFacts(began_s=first.time_s, max_sm_clock_mhz=self._others[number].facts.max_sm_clock_mhz)
+        # It may launch nothing: that its clock rests below its maximum, which is not given here, limits no copy.
+        facts = LoadFacts(began_s=first.time_s)
         return summarise(watch.watched, first, last, gpu.power_limit_w(), {}, facts)
 
 

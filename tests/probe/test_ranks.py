@@ -38,6 +38,54 @@ def test_lowest_clock_and_emptiest_window_of_all_count():
     assert (told.sm_clock_mhz, told.busy_ratio) == (1400.0, 0.9)
 
 
+def test_clocks_are_all_of_the_rank_whose_true_clock_is_lowest():
+    """Rank 0's NVML clock stood over another rank's true one: NVML seemed to read 14 % high where it read right."""
+    fast = dataclasses.replace(RANK, nvml_sm_clock_mhz=1500.0, sm_clock_slowest_mhz=1495.0, sm_clock_fastest_mhz=1505.0)
+    slow = dataclasses.replace(
+        OTHER, nvml_sm_clock_mhz=1400.0, sm_clock_slowest_mhz=1390.0, sm_clock_fastest_mhz=1410.0, sms_covered=132
+    )
+    for ranks in ([fast, slow], [slow, fast]):
+        told = merge_telemetry(ranks)
+        assert (told.sm_clock_mhz, told.nvml_sm_clock_mhz, told.sms_covered) == (1400.0, 1400.0, 132)
+        assert (told.sm_clock_slowest_mhz, told.sm_clock_fastest_mhz) == (1390.0, 1410.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (("none", "thermal"), "thermal"),
+        (("thermal", "none"), "thermal"),
+        (("power", "brake"), "brake"),
+        (("power", "thermal"), "thermal"),
+        (("none", "unknown"), "unknown"),
+        (("power", "unknown"), "power"),
+        (("none", "none"), "none"),
+        (("power model", "power"), "power"),
+        (("none", "user's clock"), "user's clock"),
+    ],
+)
+def test_what_limits_any_rank_limits_all(limits, expected):
+    """A card that was hot held up every collective, and the record said that nothing did: a gate kept such runs."""
+    ranks = [dataclasses.replace(RANK, limited_by=limit) for limit in limits]
+    assert merge_telemetry(ranks).limited_by == expected
+
+
+def test_throttling_is_that_of_the_rank_that_was_throttled_most():
+    shares = (
+        ({"thermal_hw": 0.0, "power_cap": 0.3}, {"power_cap": 0.4}),
+        ({"thermal_hw": 0.5, "power_cap": 0.1}, {"thermal_hw": 0.6}),
+    )
+    cool, hot = (dataclasses.replace(RANK, throttle_ratio=counted, event_ratio=seen) for counted, seen in shares)
+    told = merge_telemetry([cool, hot])
+    assert told.throttle_ratio == {"thermal_hw": 0.5, "power_cap": 0.3}
+    assert told.event_ratio == {"power_cap": 0.4, "thermal_hw": 0.6}
+
+
+def test_rank_whose_counters_do_not_answer_leaves_its_reason():
+    mute = dataclasses.replace(OTHER, missing={"throttle_ratio": "power_cap: Not Supported"})
+    assert merge_telemetry([RANK, mute]).missing["throttle_ratio"] == "power_cap: Not Supported"
+
+
 def test_check_is_that_of_the_rank_whose_sources_are_farthest_apart():
     assert merge_telemetry([RANK, OTHER]).energy_check_ratio == -0.02
     assert merge_telemetry([dataclasses.replace(RANK, energy_check_ratio=None), OTHER]).energy_check_ratio == 0.01

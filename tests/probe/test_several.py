@@ -171,6 +171,18 @@ def test_a_gpu_that_nvml_does_not_list_leaves_power_and_links_unknown(pair):
     assert told.missing["nvlink_links"] == "NVML does not list both GPUs"
 
 
+def test_a_gpu_that_launches_nothing_is_not_held_below_its_clock(pair, monkeypatch):
+    """It rests at a low clock, which looks like a locked one, and limits no copy."""
+    stop = ScriptedWatch.stop
+
+    def resting(self):
+        stop(self)
+        self.watched.sm_clock_mhz = [(at_s, 1980.0 if self.name == "a" else 210.0) for at_s, _ in self.watched.power_w]
+
+    monkeypatch.setattr(ScriptedWatch, "stop", resting)
+    assert run(pair).limited_by == "none"
+
+
 def test_one_gpu_alone_is_no_pair_and_keeps_its_own_telemetry(pair):
     told = run(pair, pair.cards[:1])
     assert (told.idle_power_w, told.nvlink_links) == (100.0, None)
