@@ -25,6 +25,7 @@ USER_CLOCK_LEAST_RATIO = 0.20
 SENSOR_ERROR_RATIO = 0.05
 # Below it, a launch's energy and cycles would carry more of what lies between launches than their own error.
 BUSY_LEAST_RATIO = 0.97
+OF_A_SLICE = "the power is that of the whole card, of which this is a MIG instance"
 # What `limiting_factor` tells, the most serious first: of several GPUs, what holds up all. Unknown is not "none".
 LIMITS = ("brake", "thermal", "power", "power model", "user's clock", "unknown", "none")
 _DECISIVE_COUNTERS = {"power_cap", "thermal_sw", "thermal_hw", "brake_hw"}
@@ -243,7 +244,7 @@ def _energies(case: Case, samples: Samples, telemetry: Telemetry, facts: DeviceF
     no_power = why_missing(telemetry, "power_w", "power")
     no_energy = no_power if power_w is None else ""
     if not no_energy and facts.mig:
-        no_energy = "the power is that of the whole card, of which this is a MIG instance"
+        no_energy = OF_A_SLICE
     if not no_energy and busy_ratio is not None and busy_ratio < BUSY_LEAST_RATIO:
         no_energy = f"launches fill only {100 * busy_ratio:.0f} % of the window in which power was read"
     idle_w = telemetry.idle_power_w

@@ -82,6 +82,46 @@ def test_what_was_not_read_is_unknown_with_its_reason():
     assert told["against_energy_per_work"].reason == "the power was not measured"
 
 
+def test_launches_that_do_not_fill_their_blocks_have_no_cycles_and_no_joules():
+    """Watts of the gaps were taken for the launches': the record gave no energy, its ratio over the other side did."""
+    told = metrics(abba((0.001, 0.001), (0.001, 0.001), busy_ratio=0.5))
+    assert told["rate_ratio"].value == pytest.approx(1.0)
+    why = "launches fill only 50 % of a block"
+    for name in ("cycle_ratio", "energy_ratio", "against_cycles", "against_energy_per_work"):
+        assert (told[name].value, told[name].reason) == (None, why)
+    assert told["against_power"].value == 700.0
+    assert metrics(abba((0.001, 0.001), (0.001, 0.001), busy_ratio=0.97))["energy_ratio"].value == pytest.approx(1.0)
+
+
+def test_a_mig_instance_has_no_ratio_of_joules():
+    told = {m.name: m for m in rival_metrics(CASE, ABBA, abba((0.001, 0.001), (0.001, 0.001)), is_slice=True)}
+    why = "the power is that of the whole card, of which this is a MIG instance"
+    assert (told["energy_ratio"].value, told["energy_ratio"].reason) == (None, why)
+    assert told["against_energy_per_work"].reason == why
+    assert told["cycle_ratio"].value == pytest.approx(1.0)
+
+
+def test_the_interval_of_joules_holds_what_chance_does_to_the_watts():
+    """Launches that all took equally long gave joules without any doubt, whatever the error of the watts."""
+    told = metrics(abba((0.001, 0.001), (0.001, 0.001)))["energy_ratio"]
+    of_side = 1.96 * 4 / 700 / math.sqrt(2)
+    assert math.log(told.high / told.value) == pytest.approx(of_side * math.sqrt(2))
+    assert math.log(told.value / told.low) == pytest.approx(of_side * math.sqrt(2))
+    unknown = metrics(abba((0.001, 0.001), (0.001, 0.001), power_error_w=None))["energy_ratio"]
+    assert (unknown.value, unknown.low, unknown.high) == (pytest.approx(1.0), None, None)
+
+
+def test_the_interval_of_joules_is_at_least_half_of_what_lies_between_blocks_of_one_side():
+    watts = {"power_error_w": 0.0}
+    blocks = [
+        block(THIS, 0.001, power_w=700.0, **watts),
+        *(block(AGAINST, 0.001, **watts) for _ in range(2)),
+        block(THIS, 0.001, power_w=770.0, **watts),
+    ]
+    told = metrics(blocks)["energy_ratio"]
+    assert math.log(told.high / told.value) == pytest.approx(math.log(1.1) / 2)
+
+
 def test_short_blocks_give_a_ratio_of_cycles_and_no_other():
     pair = [block(THIS, 0.001, 1500.0), block(AGAINST, 0.00102, 1500.0)]
     told = metrics([*pair, *pair[::-1]] * 3, SHORT_BLOCKS)
@@ -116,6 +156,22 @@ def test_one_sides_blocks_become_one_window():
     assert (telemetry.sm_clock_mhz, telemetry.power_w) == (1250.0, 695.0)
     assert telemetry.power_error_w == pytest.approx(4.0 / math.sqrt(2))
     assert telemetry.settled is False
+
+
+def test_what_throttles_any_block_throttles_the_window():
+    """The first block alone told what limits: a card that grew hot in the last one was limited by nothing."""
+    first = block(THIS, 0.001, limited_by="none", throttle_ratio={"thermal_hw": 0.0, "power_cap": 0.4})
+    last = block(THIS, 0.001, limited_by="thermal", throttle_ratio={"thermal_hw": 0.5, "power_cap": 0.2})
+    _, telemetry = merged([first, last])
+    assert telemetry.limited_by == "thermal"
+    assert telemetry.throttle_ratio == {"thermal_hw": pytest.approx(0.25), "power_cap": pytest.approx(0.3)}
+
+
+def test_sources_of_power_that_contradict_each_other_in_one_block_are_told_with_its_reason():
+    odd = block(THIS, 0.001, power_w=None, power_counter_w=700.0, energy_check_ratio=0.08, missing={"power_w": "apart"})
+    _, telemetry = merged([block(THIS, 0.001, power_counter_w=690.0, energy_check_ratio=0.01), odd])
+    assert (telemetry.power_w, telemetry.missing["power_w"]) == (None, "apart")
+    assert (telemetry.power_counter_w, telemetry.energy_check_ratio) == (695.0, 0.08)
 
 
 def test_more_samples_than_a_record_holds_are_pooled_alike_in_both_blocks():

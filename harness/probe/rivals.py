@@ -31,7 +31,7 @@ def time_rivals(
     protocol = str(case.params.get("protocol", ABBA))
     blocks = time_blocks(device, this, against, protocol)
     samples, telemetry = merged([block for block in blocks if block.side == THIS])
-    return samples, telemetry, rival_metrics(case, protocol, blocks)
+    return samples, telemetry, rival_metrics(case, protocol, blocks, device.facts.mig)
 
 
 def time_blocks(device: Device, this: Launch, against: Launch, protocol: str) -> list[Block]:

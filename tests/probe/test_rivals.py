@@ -1,5 +1,7 @@
 """Two implementations in turn, on a device that tells its times."""
 
+import dataclasses
+
 import pytest
 
 from harness.model import Case, Telemetry, Work
@@ -67,6 +69,13 @@ def test_both_are_checked_and_timed_and_the_record_is_this_sides(protocol):
     ratios = {metric.name: metric.value for metric in told.metrics}
     assert ratios["cycle_ratio"] == pytest.approx(1.02)
     assert ratios["rate_ratio"] == (pytest.approx(1.02) if protocol == "abba" else None)
+
+
+def test_a_mig_instances_watts_are_not_its_own():
+    device = ScriptedDevice()
+    device.facts = dataclasses.replace(device.facts, mig=True)
+    ratios = {metric.name: metric.reason for metric in measured("abba", device=device).metrics}
+    assert "of which this is a MIG instance" in ratios["energy_ratio"]
 
 
 @pytest.mark.parametrize("wrong", ["this", "against"])
