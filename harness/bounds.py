@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from harness.model import Case, Peak, PeakSheet, Telemetry, Work
 from harness.nccl_settings import asked_and_done, is_followed
-from harness.specs import nvlink_peak, pcie_peak
+from harness.specs import nvlink_peak, pcie_peak, why_no_pcie
 
 # The peak of what crosses between GPUs, and the algorithms whose bus bytes cross it. NVLS sums in the switch, so that
 # less crosses a link than nccl-tests counts.
@@ -100,6 +100,8 @@ def _find_host_link(work: Work, telemetry: Telemetry, sheet: PeakSheet) -> Bound
     """The chip-to-chip link of the sheet, or else PCIe as negotiated under load; both ways at once are twice one."""
     generation, lanes = telemetry.pcie_generation, telemetry.pcie_lanes
     one_way = sheet.peaks.get("host_link")
+    if one_way is None and (why := why_no_pcie(sheet)):
+        return Bound(work, None, why)
     if one_way is None and (generation is None or lanes is None):
         field_name = "pcie_generation" if generation is None else "pcie_lanes"
         return Bound(work, None, why_missing(telemetry, field_name, "PCIe link under load"))

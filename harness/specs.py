@@ -243,6 +243,17 @@ def pcie_peak(generation: int | None, lanes: int | None) -> Peak | None:
     )
 
 
+def why_no_pcie(sheet: PeakSheet) -> str:
+    """Why the PCIe link that NVML tells bounds no copy to or from the host; "" where it does."""
+    gpu = named(sheet.gpu or "")
+    if gpu is None:
+        return ""
+    if has_shared_memory(gpu):
+        return "CPU and GPU share one memory: no link between them bounds a copy"
+    is_superchip = gpu.form_factor == "Superchip"
+    return "the host is reached over NVLink-C2C, for which no figure is stored" if is_superchip else ""
+
+
 def nvlink_peak(sheet: PeakSheet, links: int) -> Peak | None:
     """Bytes per second that so many of a card's NVLinks carry one way, each at its share of the data sheet's rate."""
     gpu, whole = named(sheet.gpu or ""), sheet.peaks.get("nvlink")

@@ -66,6 +66,25 @@ def test_a_chip_to_chip_link_wins_over_pcie():
     assert metrics_of(both, telemetry=telemetry, sheet=sheet)["spec_ratio"].value == 0.1
 
 
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        ("GB200 (per GPU, NVL72/NVL4)", "the host is reached over NVLink-C2C, for which no figure is stored"),
+        ("GB300 (per GPU, NVL72)", "the host is reached over NVLink-C2C, for which no figure is stored"),
+        ("GB10 (DGX Spark)", "CPU and GPU share one memory: no link between them bounds a copy"),
+    ],
+)
+def test_pcie_bounds_no_copy_of_a_gpu_that_reaches_its_host_another_way(gpu, reason):
+    """A GB200's copies were held against its PCIe link: several times of it, and called implausible."""
+    sheet = PeakSheet(gpu, "exact", peaks={})
+    telemetry = Telemetry(pcie_generation=5, pcie_lanes=16)
+    for peak in ("host_link", "host_link_both"):
+        case = on_host_link(peak, 400e9)
+        told = metrics_of(case, telemetry=telemetry, sheet=sheet)["spec_ratio"]
+        assert (told.value, told.reason) == (None, reason)
+        assert warnings(case, telemetry=telemetry, sheet=sheet) == ()
+
+
 def test_an_unknown_host_link_is_no_share():
     unread = Telemetry(pcie_generation=4, missing={"pcie_lanes": "not supported"})
     assert metrics_of(on_host_link(), telemetry=unread)["spec_ratio"].reason == "not supported"

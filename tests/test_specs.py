@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import specs
-from harness.model import DeviceFacts
+from harness.model import DeviceFacts, PeakSheet
 from harness.units import GIB, MIB
 
 ROWS = {gpu.name: gpu for gpu in specs.gpus()}
@@ -448,6 +448,20 @@ def test_a_superchip_has_a_host_link_in_place_of_pcie():
         "GH200 96GB HBM3",
         "GH200 144GB HBM3e",
     }
+
+
+def test_every_card_reaches_its_host_over_pcie_but_those_that_share_memory_or_a_package_with_it():
+    others = {gpu.name for gpu in specs.gpus() if specs.why_no_pcie(PeakSheet(gpu.name, "exact"))}
+    assert others == {
+        "GH200 96GB HBM3",
+        "GH200 144GB HBM3e",
+        "GB200 (per GPU, NVL72/NVL4)",
+        "GB300 (per GPU, NVL72)",
+        "GB10 (DGX Spark)",
+        "Jetson AGX Thor (T5000)",
+        "Jetson AGX Orin 64GB",
+    }
+    assert specs.why_no_pcie(PeakSheet(None, "derived")) == ""
 
 
 def test_links_that_are_up_carry_their_share_of_the_data_sheets_rate():
