@@ -22,7 +22,7 @@ from harness.efficiency import efficiency
 from harness.errors import HarnessError
 from harness.fleet import judge_fleet
 from harness.metrics import derive_metrics
-from harness.model import DeviceFacts, Metric, Telemetry
+from harness.model import Case, DeviceFacts, Metric, Telemetry, Work
 from tests import hand_made
 from tests import hand_made_sets as made
 
@@ -434,6 +434,35 @@ def test_tokens_follow_from_the_fastest_gemm_and_the_memory():
     assert large[1].bills[0].hours == pytest.approx(8.0 / 3600)
     assert small[0].rests_on == (made.GEMM.key,)
     assert small[1].rests_on == (made.GEMM.key, made.COPY.key)  # the read is not the old set's
+
+
+def test_a_copy_between_two_gpus_has_no_price_of_one():
+    """It had one GPU's dollars an hour and both GPUs' watts."""
+    pair = Case("peer_copy", {"bytes": 8, "from": 0, "to": 1}, (Work(8.0, "B", "peer_link", "one way"),))
+    own = Case("peer_load", {"bytes": 8, "from": 0, "to": 0}, (Work(8.0, "B", "peer_link", "loaded, one way"),))
+    extra = [made.record(case, "peers", 4e11, 1e-9) for case in (pair, own)]
+    sets = (made.set_of("old", [made.old(*extra)]), made.set_of("new", [made.new(*extra)]))
+    assert [c.key for c in cost(compare(sets), PRICES).cases if c.family == "peers"] == [own.key]
+
+
+@pytest.mark.parametrize("protocol", ["mamf", "do_bench", "short_blocks"])
+def test_tokens_do_not_follow_from_a_gemm_that_never_ran_warm(protocol):
+    """Launches with a pause before each clock higher than any that follow one another."""
+    burst = replace(made.GEMM, params={**made.GEMM.params, "protocol": protocol})
+    fast = made.record(burst, "protocols", 9e15, 1e-13)
+    sets = (made.set_of("old", [made.old(fast)]), made.set_of("new", [made.new(fast)]))
+    estimate = cost(compare(sets), PRICES, LanguageModel(1e9, 1, "bf16")).estimates[0]
+    assert estimate.rests_on == (made.GEMM.key,)
+    assert estimate.bills[0].hours == pytest.approx(8.0 / 3600)
+
+
+def test_tokens_follow_from_another_tools_gemm_where_a_set_has_no_other():
+    """Published figures are mostly of that kind; what an estimate rests on says so."""
+    burst = replace(made.GEMM, params={**made.GEMM.params, "protocol": "mamf"})
+    fast = made.record(burst, "protocols", 5e14, 1e-13)
+    sets = (made.set_of("old", [made.old(fast)]), made.set_of("new", [made.run(fast, run_id="new", card="decaf")]))
+    estimate = cost(compare(sets), PRICES, LanguageModel(1e9, 1, "bf16")).estimates[0]
+    assert estimate.rests_on == (burst.key,)
 
 
 def test_a_dtype_that_nobody_measured_is_said():
