@@ -129,11 +129,11 @@ def _times(samples: Samples) -> tuple[Metric, ...]:
     label = "" if grouped == 1 else f"of means of {grouped} launches"
     if samples.shots:
         label = f"of {samples.shots} calls" + ("" if grouped == 1 else f" for {grouped} each")
-    p99 = percentile(samples.seconds, 99) if count >= LEAST_SAMPLES_FOR_P99 else None
+    p99 = percentile(samples.seconds, 99, samples.shots) if count >= LEAST_SAMPLES_FOR_P99 else None
     few = f"{count} samples; {LEAST_SAMPLES_FOR_P99} are needed for a 99th percentile"
     return (
         _metric("time", samples.seconds_per_launch, "s", "lower", interval=mean_interval(samples.seconds)),
-        _metric("time_p50", percentile(samples.seconds, 50), "s", "lower", label=label),
+        _metric("time_p50", percentile(samples.seconds, 50, samples.shots), "s", "lower", label=label),
         _metric("time_p99", p99, "s", "lower", label=label, reason=few),
     )
 

@@ -107,9 +107,19 @@ def log_ratio_interval(
     return Interval(centre - half, centre + half)
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Percentile with linear interpolation between ranks (type 7 of Hyndman and Fan, 1996; numpy's default)."""
-    return percentiles(values, percent)[0]
+def equal_ranks(count: int, most: int) -> list[int]:
+    """The places, in the order of size, of at most so many values that stand for all: the middles of equal shares."""
+    return list(range(count)) if count <= most else [(2 * k + 1) * count // (2 * most) for k in range(most)]
+
+
+def percentile(values: Sequence[float], percent: float, of: int = 0) -> float:
+    """Percentile with linear interpolation between ranks (type 7 of Hyndman and Fan, 1996; numpy's default).
+
+    Where the values are those at `equal_ranks` of more, it is that of all of them.
+    """
+    if of <= len(values):
+        return percentiles(values, percent)[0]
+    return float(np.interp(percent / 100 * (of - 1), equal_ranks(of, len(values)), sorted(values)))
 
 
 def percentiles(values: Sequence[float], *percents: float) -> tuple[float, ...]:

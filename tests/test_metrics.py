@@ -59,6 +59,9 @@ def test_percentiles_say_over_how_many_single_calls_they_are():
     calls = Samples((1.0,) * 200, 1, 200.0, "perf_counter", "host", shots=2000, slowest_s=9.0)
     told = metrics_of(COPY, calls)
     assert (told["time_p50"].label, told["time_p99"].label) == ("of 2000 calls", "of 2000 calls")
+    # The kept ones are those of ranks 5, 15, ... 1995; the 99th percentile lies at rank 1979.01.
+    climbing = replace(calls, seconds=tuple(5.0 + 10 * k for k in range(200)))
+    assert metrics_of(COPY, climbing)["time_p99"].value == pytest.approx(1979.01)
     nodes = replace(calls, launches_per_sample=100)
     assert metrics_of(COPY, nodes)["time_p99"].label == "of 2000 calls for 100 each"
 

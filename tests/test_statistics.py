@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import stdtr
 
 from harness.statistics import (
     between_sd,
     counter_power,
     detectable_difference,
+    equal_ranks,
     hold_mean,
     is_settled,
     lag1_correlation,
@@ -51,6 +54,20 @@ def ticking_counter(power_w, seconds, poll_s=0.004, refresh_s=0.1, start_j=0.0):
     """A counter that refreshes every 100 ms, polled every 4 ms."""
     polls = [i * poll_s for i in range(int(seconds / poll_s) + 1)]
     return polls, [start_j + power_w * refresh_s * math.floor(t / refresh_s + 1e-9) for t in polls]
+
+
+@given(st.integers(201, 20_000), st.sampled_from([50, 90, 99]))
+def test_percentile_of_kept_calls_is_that_of_all_calls(count: int, percent: int):
+    """Of 2000 calls the 99th percentile of the 200 that are kept was the 98.8th of all."""
+    calls = [float(i) for i in range(count)]
+    kept = [calls[rank] for rank in equal_ranks(count, 200)]
+    assert percentile(kept, percent, count) == pytest.approx(percentile(calls, percent), rel=1e-12)
+
+
+def test_percentile_of_values_of_which_none_was_dropped_is_their_own():
+    values = [3.0, 1.0, 2.0]
+    assert percentile(values, 99, 3) == percentile(values, 99, 0) == percentile(values, 99)
+    assert list(equal_ranks(3, 200)) == [0, 1, 2]
 
 
 def test_interval_of_equal_values_has_no_width():

@@ -14,7 +14,7 @@ from harness.probe.load import Checker, Device, Group, Injected, Launch, Load, R
 from harness.probe.protocols import PeerProtocols
 from harness.probe.repeats import compare_repeats
 from harness.probe.shots import TIMER
-from harness.statistics import is_settled
+from harness.statistics import equal_ranks, is_settled
 
 Reference = Callable[[int], Iterable[tuple[object, object]]]
 """For buffer set i: pairs of (what the launch wrote, what a computation of higher precision expects)."""
@@ -236,7 +236,7 @@ def at_equal_ranks(seconds: Sequence[float], most: int = _MOST_SAMPLES) -> list[
     if count <= most:
         return list(seconds)
     by_rank = sorted(range(count), key=lambda i: seconds[i])
-    return [seconds[i] for i in sorted(by_rank[(2 * k + 1) * count // (2 * most)] for k in range(most))]
+    return [seconds[i] for i in sorted(by_rank[rank] for rank in equal_ranks(count, most))]
 
 
 def time_window(device: Device, launch: Launch, protocol: Protocol, operations: int = 1) -> tuple[Samples, Telemetry]:
