@@ -26,6 +26,7 @@ from harness.probe.shots import cpus_in_turn, time_shots
 
 if TYPE_CHECKING:
     from harness.probe.card_watch import Cards
+    from harness.probe.clocks import ClockReading
     from harness.probe.rest import Rest
     from harness.probe.ruler import RulerCheck
 
@@ -401,7 +402,7 @@ class CudaLoad:
         group = self._queue.run_group()
         if group.ended_s - self._read_at_s >= _CLOCK_READ_STEP_S:
             last = self._queue.finished - 1
-            clock = self._queue.mean_clock(self._read_group, last)
+            clock = self._kept_clock(self._read_group, last)
             self._read_group, self._read_at_s = last, group.ended_s
             if clock is not None:
                 group = replace(group, clock_mhz=clock.mean_mhz)
@@ -434,7 +435,7 @@ class CudaLoad:
         facts = LoadFacts(
             began_s=self._began_s,
             groups=self._groups,
-            clock=self._queue.mean_clock(self._first_group, next_group),
+            clock=self._kept_clock(self._first_group, next_group),
             sm_count=device.facts.sm_count,
             max_sm_clock_mhz=device.facts.max_sm_clock_mhz,
             samples_rise_s=device.samples_rise_s,
@@ -453,11 +454,14 @@ class CudaLoad:
         return list(self._watch.watched.power_w) if self._watch else []
 
     def _burst_clock(self, first_group: int, next_group: int) -> float | None:
+        clock = self._kept_clock(first_group, next_group)
+        return clock.mean_mhz if clock else None
+
+    def _kept_clock(self, first_group: int, next_group: int) -> "ClockReading | None":
         try:
-            clock = self._queue.mean_clock(first_group, next_group)
+            return self._queue.mean_clock(first_group, next_group)
         except IndexError:  # so many groups came since that the ring of stamps went round
             return None
-        return clock.mean_mhz if clock else None
 
 
 def environment_of(device: Device) -> dict[str, Fact]:

@@ -159,6 +159,21 @@ def test_burst_whose_stamps_were_overwritten_keeps_its_times(card):
     assert told.sm_clock_mhz == 1500.0
 
 
+def test_window_whose_stamps_were_overwritten_keeps_its_times_and_power_without_a_clock(card):
+    """Another tool's loop of more groups than the ring has stamps failed the case on a fast card."""
+    load = loaded(load_of(card))
+    card.queue.kept_from = 9
+    told = load.finish()
+    assert (told.sm_clock_mhz, told.power_w) == (None, pytest.approx(600))
+    assert told.missing["sm_clock_mhz"] == "no stamps around the window"
+
+
+def test_load_whose_stamps_were_overwritten_runs_on_without_its_clock_for_once(card):
+    load = load_of(card)
+    card.queue.kept_from = 2
+    assert [load.run_group().clock_mhz for _ in range(6)] == [None, None, None, None, None, 1500.0]
+
+
 def test_stamps_of_some_of_the_sms_are_no_clock(card):
     card.queue.covered = 1
     told = run(load_of(card))
