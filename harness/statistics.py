@@ -213,33 +213,43 @@ def counter_power(
         reason = f"{len(ticks)} ticks of the energy counter in {end_s - start_s:.2f} s; {least_ticks} are needed"
         return PowerFit(None, ticks=len(ticks), reason=reason)
     every_tick = np.flatnonzero(seen) + 1
-    dated, period_s = _date_ticks(times[every_tick], gaps[every_tick - 1])
-    dates = dated[np.isin(every_tick, ticks)]
+    grid = _date_ticks(times[every_tick], gaps[every_tick - 1])
+    dates = grid.dates_s[np.isin(every_tick, ticks)]
     line = _fit_line(dates, energies[ticks])
     if line is None:
         return PowerFit(None, ticks=len(ticks), reason="the energy counter's ticks share one time")
-    error_w = line.standard_error * _correlation_factor(line.residuals)
-    return PowerFit(line.slope, error_w, len(ticks), float(dates[0]), float(dates[-1]), period_s)
+    # Dates on a grid are off together, as far as its period is: no residual shows that.
+    error_w = math.hypot(line.standard_error * _correlation_factor(line.residuals), line.slope * grid.error_ratio)
+    return PowerFit(line.slope, error_w, len(ticks), float(dates[0]), float(dates[-1]), grid.period_s)
 
 
-def _date_ticks(seen_s: _Column, poll_s: _Column) -> tuple[_Column, float | None]:
+class _Grid(NamedTuple):
+    """Ticks with their dates, the period that explains them, and its own error, relative."""
+
+    dates_s: _Column
+    period_s: float | None = None
+    error_ratio: float = 0.0
+
+
+def _date_ticks(seen_s: _Column, poll_s: _Column) -> _Grid:
     """When ticks were due, by a line through when they were seen against their number, and the period of that line.
 
     Each was seen within one poll after it was due. Ticks that no regular grid explains so (each within a poll of the
     line) keep the time at which they were seen, without a period.
     """
     if len(seen_s) < LEAST_GRID_TICKS:
-        return seen_s, None
+        return _Grid(seen_s)
     apart_s = np.diff(seen_s)
     # Polled every 43 ms, a tick of 100 ms is seen after 86 or 129: only their mean tells the period.
     typical_s = float(apart_s[apart_s <= 1.8 * np.median(apart_s)].mean())
     if typical_s <= 0:
-        return seen_s, None
+        return _Grid(seen_s)
     numbers = np.concatenate(([0.0], np.cumsum(np.maximum(1.0, np.rint(apart_s / typical_s)))))
     line = _fit_line(numbers, seen_s)
     if line is None or bool((np.abs(line.residuals) > np.maximum(poll_s, np.median(poll_s))).any()):
-        return seen_s, None
-    return seen_s - line.residuals, line.slope
+        return _Grid(seen_s)
+    error_s = line.standard_error * _correlation_factor(line.residuals)
+    return _Grid(seen_s - line.residuals, line.slope, error_s / line.slope)
 
 
 def rise_time(times_s: Sequence[float], values: Sequence[float], settled_s: float = 0.5) -> float | None:

@@ -252,6 +252,21 @@ def test_counter_power_is_within_half_a_percent_however_polls_fall_on_ticks(poll
     assert fit.period_s == pytest.approx(0.1, rel=0.005)
 
 
+def test_error_of_a_steady_power_holds_that_of_the_counters_period():
+    """Ticks of one power on their own grid lie on a line exactly: the error was 0 W, and the power 0.5 W off."""
+    generator = random.Random(1)
+    apart = []
+    for _ in range(200):
+        at_s, polls = generator.uniform(0.0, 0.1), []
+        while at_s < 3.7:
+            polls.append(at_s)
+            at_s += generator.uniform(0.042, 0.047)
+        fit = counter_power(polls, [600 * 0.1 * math.floor(poll_s / 0.1) for poll_s in polls], 2.5, 3.7)
+        assert fit.period_s is not None
+        apart.append((fit.power_w - 600) / fit.standard_error_w)
+    assert 0.5 < statistics.pstdev(apart) < 1.2
+
+
 def test_ticks_dated_by_the_polls_that_saw_them_would_be_off():
     starts = [2.0 + 0.05 * i for i in range(17)]
     times, energies = polled_every(0.045)
