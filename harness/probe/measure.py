@@ -155,6 +155,10 @@ def measure_case(
     figures = tuple(subject.figures()) if subject.figures is not None else ()
     if case.kind == "quality" and not any(figure.name == "quality" for figure in figures):
         raise CheckFailedError("a quality case gave no figure of that name", (before, after, *repeat))
+    for figure in figures:
+        for number in (figure.value, figure.low, figure.high):
+            if number is not None and not math.isfinite(number):
+                raise CheckFailedError(f"the figure '{figure.name}' is {number}", (before, after, *repeat))
     return Measurement((before, after, *repeat), samples, telemetry, metrics, figures)
 
 

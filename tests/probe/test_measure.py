@@ -81,6 +81,16 @@ def test_quality_case_without_a_figure_fails():
     assert [check.when for check in told.value.checks] == ["before", "after"]
 
 
+@pytest.mark.parametrize("field", ["value", "low", "high"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_figure_that_is_no_number_fails_its_case(field, number):
+    """A result that was infinitely far off ended the worker: no journal takes such a number."""
+    figure = dataclasses.replace(Metric("quality", 1.0, "dB", "higher", 0.0, 2.0), **{field: number})
+    with pytest.raises(CheckFailedError, match=f"the figure 'quality' is {number}") as told:
+        measured(case=Case("error", {}, (), "quality"), shots=1, figures=lambda: [figure])
+    assert [check.when for check in told.value.checks] == ["before", "after"]
+
+
 def test_checks_use_two_seeds():
     seen = set()
     measured(lambda i, source, out: seen.add(source[0]))
