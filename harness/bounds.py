@@ -13,6 +13,8 @@ LINK_ALGORITHMS = ("ring", "tree")
 # Between hosts: a ring enters and leaves each host once. The hosts of a tree exchange less than the bus bytes count.
 NETWORK = "network"
 NETWORK_ALGORITHMS = ("ring",)
+# Hosts of one rack may be joined by NVLink: what crosses it is peer to peer to NCCL.
+NETWORK_TRANSPORT = "net/"
 THROUGH_BRIDGE = "through a bridge"
 # The peak of what crosses between one pair of GPUs: it depends on the links that are up.
 PEER_LINK = "peer_link"
@@ -66,7 +68,9 @@ def _why_no_link(case: Case, telemetry: Telemetry, sheet: PeakSheet) -> str:
     if telemetry.algorithm not in (NETWORK_ALGORITHMS if case.work[0].peak == NETWORK else LINK_ALGORITHMS):
         return f"NCCL chose {telemetry.algorithm}, whose links carry another share than the bus bytes count"
     if case.work[0].peak == NETWORK:
-        return ""
+        is_other = telemetry.transport and NETWORK_TRANSPORT not in telemetry.transport
+        told = f"rank 0 sends through {telemetry.transport}, so that the network may not be what joins the hosts"
+        return told if is_other else ""
     peak = sheet.peaks.get(LINK)
     if peak is not None and THROUGH_BRIDGE in peak.source:
         return "whether the cards of this form have their NVLink bridge was not read"

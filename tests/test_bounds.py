@@ -167,6 +167,23 @@ def test_bus_bytes_between_hosts_are_held_against_the_network_where_a_ring_carri
     assert (share.value, share.label) == (0.4, "network")
 
 
+@pytest.mark.parametrize("transport", ["", "net/ib", "net/ib/gdrdma+p2p"])
+def test_bus_bytes_between_hosts_have_a_share_where_rank_0_uses_the_network_or_nobody_knows(transport):
+    telemetry = Telemetry(algorithm="ring", transport=transport)
+    assert metrics_of(BETWEEN_HOSTS, telemetry=telemetry, sheet=NETWORKED)["spec_ratio"].value == 0.4
+
+
+@pytest.mark.parametrize("transport", ["p2p", "p2p+shm"])
+def test_hosts_that_nvlink_joins_get_no_share_of_their_network(transport):
+    """A ring over the NVLinks of one rack was held against the hosts' ports, which carried none of it."""
+    telemetry = Telemetry(algorithm="ring", transport=transport)
+    share = metrics_of(BETWEEN_HOSTS, telemetry=telemetry, sheet=NETWORKED)["spec_ratio"]
+    assert (share.value, share.reason) == (
+        None,
+        f"rank 0 sends through {transport}, so that the network may not be what joins the hosts",
+    )
+
+
 @pytest.mark.parametrize("algorithm", ["tree", "nvls_tree", "collnet_chain"])
 def test_hosts_of_a_tree_exchange_less_than_the_bus_bytes(algorithm):
     """Two hosts of eight under a tree would be told 188 % of what their ports carried."""
