@@ -14,8 +14,8 @@ SET_UP  := $(if $(OWN),,$(READY))
 
 # One variable of make per option of `ofpeak run`.
 option   = $(if $(call given,$(1)),--$(2) '$($(1))')
-OPTIONS := $(call option,PROFILE,profile) $(call option,ONLY,only) $(call option,RUNS,runs) $(call option,OUT,out) \
-  $(call option,RESUME,resume) $(call option,GPUS,gpus) $(if $(filter 1,$(call given,CONCURRENT)),--concurrent) \
+OPTIONS := $(call option,PROFILE,profile) $(call option,MINUTES,minutes) $(call option,ONLY,only) \
+  $(call option,RUNS,runs) $(call option,OUT,out) $(call option,RESUME,resume) $(call option,GPUS,gpus) $(if $(filter 1,$(call given,CONCURRENT)),--concurrent) \
   $(call option,DECLARE,declare) $(call option,INJECT,inject) $(call option,DEVICE,device)
 
 .DEFAULT_GOAL := help
@@ -34,6 +34,7 @@ help: ## list the targets and the knobs of bench
 	@echo
 	@echo "make bench knobs, e.g. make bench PROFILE=quick ONLY='gemm*' RUNS=5"
 	@echo "  PROFILE=smoke|quick|standard|full   how much (default standard; a CPU runs smoke sizes)"
+	@echo "  PROFILE=soak MINUTES=8              a GEMM and a copy at full load, half of the minutes each"
 	@echo "  ONLY='GLOB ...'     families or keys            RUNS=N      fresh processes, one run file each"
 	@echo "  OUT=FOLDER          the set to add to           RESUME=SET  measure what the set's last run did not reach"
 	@echo "  GPUS=0|all          which cards, one by one     CONCURRENT=1  all at once, under keys of their own"

@@ -15,7 +15,7 @@ import pytest
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.journal import JournalError
-from harness.model import PROFILES, Case, DeviceFacts, Order, Record
+from harness.model import PROFILES, SOAK, Case, DeviceFacts, Order, Record
 from harness.probe import worker
 from harness.probe.measure import Reference, Subject
 from harness.probe.ranges import named_range
@@ -45,7 +45,7 @@ CLOCK = DeviceClock()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The run's options; a supervisor's task file overrides them."""
     group = parser.getgroup("ofpeak")
-    group.addoption("--profile", choices=PROFILES, default="smoke", help="which cases (default: smoke)")
+    group.addoption("--profile", choices=(*PROFILES, SOAK), default="smoke", help="which cases (default: smoke)")
     group.addoption("--only", action="append", default=[], metavar="GLOB", help="families or keys to measure")
     group.addoption("--device", default="auto", help="auto, cpu, or the dotted path of a scripted device")
     group.addoption("--inject", action="append", default=[], metavar="GLOB=PERCENT", help="a slowdown on purpose")
@@ -99,7 +99,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     session = _session_of(metafunc.config)
     family = Path(metafunc.module.__file__).stem.removeprefix("bench_")
-    declared = metafunc.module.cases(session.task.order.profile, session.facts)
+    profile = session.task.order.profile
+    is_part = profile != SOAK or getattr(metafunc.module, "SOAK", False)
+    declared = metafunc.module.cases(profile, session.facts) if is_part else ()
     try:
         is_last, is_asked_for = (getattr(metafunc.module, name, False) for name in ("LAST", "ASKED"))
         cases = session.plan(family, declared, is_last, is_asked_for)

@@ -43,6 +43,7 @@ class _Story:
     started: dict[str, int] = field(default_factory=dict)
     finished: dict[str, Record] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
+    soaking: dict[str, Event] = field(default_factory=dict)
     interrupted: str | None = None
 
     def add(self, event: Event) -> None:
@@ -56,6 +57,8 @@ class _Story:
                 self.warmed[event["worker"]] = event
             case "started":
                 self.started[event["key"]] = event["worker"]
+            case "soaking":
+                self.soaking[event["key"]] = event
             case "finished":
                 record = from_plain(Record, event["record"])
                 self.finished.pop(record.key, None)
@@ -153,14 +156,22 @@ def _not_run(story: _Story) -> list[Record]:
 
 
 def _why_not_run(story: _Story, key: str, worker: int) -> str:
+    come = f", {said_of_soak(story.soaking[key])}" if key in story.soaking else ""
     if key in story.started and story.interrupted is not None:
-        return f"interrupted while it was measured: {story.interrupted}"
+        return f"interrupted while it was measured: {story.interrupted}{come}"
     if key in story.started:
         worker = story.started[key]
-        return f"worker {worker} ended ({story.ended.get(worker) or 'no end told'}) while it was measured"
+        return f"worker {worker} ended ({story.ended.get(worker) or 'no end told'}) while it was measured{come}"
     if story.interrupted is not None:
         return f"interrupted: {story.interrupted}"
     return f"worker {worker} ended ({story.ended.get(worker) or 'no end told'}) before it was reached"
+
+
+def said_of_soak(event: Event) -> str:
+    """How far a soak had come, and what the card drew and how warm it was by then."""
+    known = {"W": event.get("power_w"), "°C": event.get("temperature_c")}
+    said = [f"{value:.0f} {unit}" for unit, value in known.items() if value is not None]
+    return ", ".join([f"{event['elapsed_s']:.0f} of {event['load_s']:.0f} s into its load", *said])
 
 
 def _why_partial(story: _Story, records: Sequence[Record]) -> str:

@@ -1,9 +1,9 @@
 """The journal of a run: JSON lines, one event each, fsynced; the only thing written while measuring.
 
 Events, in the order in which they come: `order` (by the supervisor, once), then for every worker `plan`
-(device, peaks, environment, cases), `warmed`, and for every case `started` and `finished`; `ended` closes a worker.
-`discarded` takes back what a worker measured on another driver. A line cut short by a crash is ignored, everything
-before it counts.
+(device, peaks, environment, cases), `warmed`, and for every case `started` and `finished`, between which a soak tells
+by `soaking` how far it has come; `ended` closes a worker. `discarded` takes back what a worker measured on another
+driver. A line cut short by a crash is ignored, everything before it counts.
 """
 
 import json
@@ -47,12 +47,19 @@ class Journal:
 
         One `os.write` a line where the disk has room, so that a supervisor's and a worker's lines never mix.
         """
+        self.mention(event, **content)
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise JournalError(self.path, error) from error
+
+    def mention(self, event: str, **content: Any) -> None:
+        """Append one event that a machine which stops may lose: under a load nobody waits for the disk."""
         line = json.dumps({"event": event, **content}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             rest = b"\n" + line if self._is_torn() else line
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]  # a full disk takes a part first, then refuses
-            os.fsync(self._descriptor)
         except OSError as error:
             raise JournalError(self.path, error) from error
 

@@ -26,6 +26,8 @@ Outcome = Literal["measured", "checked", "not_applicable", "failed", "not_run"]
 Better = Literal["higher", "lower", ""]
 
 PROFILES = ("smoke", "quick", "standard", "full")
+# Beside those, which are nested: minutes of one load, in cases that no other profile holds.
+SOAK = "soak"
 
 _KEY_VALUE = re.compile(r"[A-Za-z0-9_.+-]+")
 
@@ -83,6 +85,11 @@ class Case:
         if "from" in self.params and "to" in self.params:
             return len({self.params["from"], self.params["to"]})
         return int(self.params.get("ranks", 1))
+
+    @property
+    def is_soak(self) -> bool:
+        """Whether one load is watched for minutes from its start, for the `seconds` in its key."""
+        return self.op.startswith(f"{SOAK}_")
 
 
 @dataclass(frozen=True)
@@ -220,7 +227,8 @@ class Telemetry:
 
     `timeline` holds columns at 10 Hz from the load's start to the window's end; its `time_s` is 0 where the window
     begins, so what is below 0 is the settling. `burst` holds the first second from idle. In both `launch_s` is
-    seconds a launch.
+    seconds a launch. A soak's has at most 240 steps, from the load's start; `time_s` is where each ends, and columns of
+    their own hold a step's extremes and the share of it in which the clock was held down.
     """
 
     settled: bool | None = None
@@ -422,6 +430,8 @@ class Order:
 
     `inject` slows cases down on purpose (`gemm=3%`). It is not in their keys: a gate must be able to compare such a run
     with a clean one.
+
+    `minutes` is how long a soak loads the card, all of its cases together; `None` is the family's own choice.
     """
 
     profile: str = "standard"
@@ -433,6 +443,7 @@ class Order:
     label: str = ""
     resumed_from: str = ""
     inject: tuple[str, ...] = ()
+    minutes: float | None = None
 
 
 @dataclass(frozen=True)

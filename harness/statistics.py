@@ -35,6 +35,13 @@ class Slope(NamedTuple):
     standard_error_per_s: float
 
 
+class Drift(NamedTuple):
+    """A relative slope in 1/s with its interval."""
+
+    per_s: float
+    interval: Interval
+
+
 class PooledSd(NamedTuple):
     """A standard deviation within groups, and the degrees of freedom that it stands on."""
 
@@ -348,6 +355,21 @@ def log_drift(times_s: Sequence[float], logs: Sequence[float]) -> Slope | None:
     if line is None:
         return None
     return Slope(line.slope, line.standard_error * _correlation_factor(line.residuals))
+
+
+def drift_interval(times_s: Sequence[float], logs: Sequence[float], confidence: float = 0.95) -> Drift | None:
+    """Relative slope of a quantity from its logarithms, with its interval; `None` below three points or without a span.
+
+    Where neighbouring residuals are alike, points count as fewer, both in the error and in Student's degrees of freedom
+    (Santer et al., J. Geophys. Res. 105, 2000).
+    """
+    line = _fit_line(*_columns(times_s, logs))
+    if line is None:
+        return None
+    factor = _correlation_factor(line.residuals)
+    freedom = max(1.0, len(logs) / factor**2 - 2)
+    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * line.standard_error * factor
+    return Drift(line.slope, Interval(line.slope - half, line.slope + half))
 
 
 def detectable_difference(sd: float, runs: int, alpha: float = 0.05, power: float = 0.8) -> float:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 #      window, a collective's algorithm, protocol, channels and transport, and the NVLinks between a pair of GPUs; a
 #      metric's systematic error; of samples: how many single calls they stand for and the slowest, each rank's own
 #      mean, the host's cost of a launch, the parts of one, and the queues `loop` and `eager`; in the order, what was
-#      slowed down on purpose; of the device, the party of ranks that torchrun started. All may be absent, so that a
-#      file of schema 1 reads as one in which they are unknown.
+#      slowed down on purpose and the minutes of a soak; of the device, the party of ranks that torchrun started. All
+#      may be absent, so that a file of schema 1 reads as one in which they are unknown.
 SCHEMA_VERSION = 2
 
 SUITE_NAME = "ofpeak"

@@ -307,6 +307,9 @@ class _Supervisor:
                 watch.set("pre-heating", event["limit_s"])
             case "started":
                 watch.set(f"measuring {event['key']}", event["limit_s"], event["key"])
+            case "soaking":
+                watch.set(f"measuring {event['key']}", event["limit_s"], event["key"])
+                watch.come = assembly.said_of_soak(event)
             case "finished":
                 key = event["record"]["key"]
                 self.finished.add(key)
@@ -322,6 +325,7 @@ class _Supervisor:
             if watch.timed_out
             else f"the worker {how} while this case ran"
         )
+        reason += f", {watch.come}" if watch.come else ""
         record = Record(
             key=watch.key,
             family=entry["family"],
@@ -346,6 +350,7 @@ class _Watch:
     timed_out: bool = False
     refused: Event | None = None
     helpers: tuple[str, ...] = ()
+    come: str = ""  # how far, where it is a soak
 
     @property
     def beside(self) -> str:
@@ -354,7 +359,7 @@ class _Watch:
 
     def set(self, doing: str, limit_s: float, key: str = "") -> None:
         """The worker went on to something else."""
-        self.doing, self.limit_s, self.key, self.since_s = doing, limit_s, key, time.monotonic()
+        self.doing, self.limit_s, self.key, self.since_s, self.come = doing, limit_s, key, time.monotonic(), ""
 
     def is_overdue(self) -> bool:
         """Whether it takes longer than it may, for the first time."""

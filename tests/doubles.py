@@ -211,6 +211,10 @@ class ScriptedLoad:
             limited_by="none",
         )
 
+    def cut(self) -> Telemetry:
+        """The same of every part."""
+        return self.finish()
+
     def recent_power(self) -> Sequence[tuple[float, float]]:
         """Nothing is read while it runs."""
         return ()

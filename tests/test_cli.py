@@ -63,7 +63,7 @@ def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixt
     [
         (["frobnicate"], "No such command 'frobnicate'"),
         (["run", "--frobnicate"], "No such option"),
-        (["run", "--profile", "huge"], "unknown profile 'huge'. Use one of smoke, quick, standard, full."),
+        (["run", "--profile", "huge"], "unknown profile 'huge'. Use one of smoke, quick, standard, full, soak."),
         (["run", "--runs", "0"], "'--runs'"),
         (["run", "--runs", "many"], "'--runs'"),
         (["run", "--device", "tpu"], "'auto'"),

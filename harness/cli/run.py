@@ -1,5 +1,6 @@
 """`ofpeak run`: measure this machine; what `make bench` calls."""
 
+import math
 import os
 import re
 import sys
@@ -16,10 +17,12 @@ from harness.cli.declaration import declared_clock_mhz
 from harness.cli.patterns import read_patterns
 from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
-from harness.model import PROFILES, Order, Run
+from harness.model import PROFILES, SOAK, Order, Run
 from harness.torchrun import Place, place_of
 
 _GPUS = re.compile(r"all|\d+(,\d+)*")
+# Less than a second of load shows nothing of a card; what takes more than a day is no measurement any more.
+LEAST_MINUTES, MOST_MINUTES = 0.01, 24 * 60
 
 
 class Device(StrEnum):
@@ -44,8 +47,16 @@ class Request:
 def run(
     profile: Annotated[
         str,
-        typer.Option(metavar="NAME", help=f"How much to measure: {', '.join(PROFILES)}; each holds the ones before."),
+        typer.Option(
+            metavar="NAME",
+            help=f"How much to measure: {', '.join(PROFILES)}, each of which holds the ones before; "
+            f"or {SOAK}: a GEMM and a copy at full load for minutes.",
+        ),
     ] = "standard",
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="How long a soak loads the card, both cases together.", show_default="8"),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,6 +101,7 @@ def run(
     """Measure this machine, print the summary, and say where the run file is."""
     request = make_request(
         profile=profile,
+        minutes=minutes,
         only=only or (),
         runs=runs,
         out=out,
@@ -106,6 +118,7 @@ def run(
 def make_request(
     *,
     profile: str,
+    minutes: float | None,
     only: Sequence[str],
     runs: int,
     out: Path | None,
@@ -117,8 +130,10 @@ def make_request(
     device: Device,
 ) -> Request:
     """Options as a request; what does not fit together is a `HarnessError`."""
-    if profile not in PROFILES:
-        raise HarnessError(f"unknown profile '{profile}'. Use one of {', '.join(PROFILES)}.")
+    if profile not in (*PROFILES, SOAK):
+        raise HarnessError(f"unknown profile '{profile}'. Use one of {', '.join((*PROFILES, SOAK))}.")
+    if minutes is not None:
+        refuse_minutes(minutes, profile, resume)
     if not _GPUS.fullmatch(gpus):
         raise HarnessError(f"unknown GPUs '{gpus}'. Use 'all', an index, or indices with commas between.")
     if is_concurrent and gpus.isdecimal():
@@ -134,12 +149,25 @@ def make_request(
         declare=declare,
         label=os.environ.get("OFPEAK_LABEL", ""),
         inject=tuple(word for text in inject for word in text.split()),
+        minutes=minutes,
     )
     for text in order.inject:
         read_injection(text)
     if resume is not None and order.inject:
         raise HarnessError("--inject and --resume: a run goes on as it was begun. Leave --inject out.")
     return Request(order, runs, gpus, is_concurrent, out, resume)
+
+
+def refuse_minutes(minutes: float, profile: str, resume: Path | None) -> None:
+    """Raise for minutes that no soak takes, and where there is no soak to take them."""
+    if resume is not None:
+        raise HarnessError("--minutes and --resume: a run goes on as it was begun. Leave --minutes out.")
+    if profile != SOAK:
+        raise HarnessError(f"--minutes is how long a soak takes, the profile is '{profile}'. Use --profile {SOAK}.")
+    if not (math.isfinite(minutes) and LEAST_MINUTES <= minutes <= MOST_MINUTES):
+        raise HarnessError(
+            f"a soak of {minutes:g} minutes cannot be. Use {LEAST_MINUTES} to {MOST_MINUTES} with --minutes."
+        )
 
 
 def execute(request: Request) -> int:

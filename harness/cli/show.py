@@ -72,9 +72,10 @@ def write_tables(runs: Sequence["Run"], format: Format = Format.TEXT) -> None:
     from harness.report.nccl_sweep import sweep_sections
     from harness.report.overlap_table import overlap_sections
     from harness.report.rivals import rival_lines
+    from harness.report.soak import soak_sections
     from harness.report.workloads import workload_sections
 
-    shown = [*sweep_sections(runs), *overlap_sections(runs), *workload_sections(runs)]
+    shown = [*sweep_sections(runs), *overlap_sections(runs), *workload_sections(runs), *soak_sections(runs)]
 
     def draw(console: "Console") -> None:
         console.print()

@@ -132,7 +132,7 @@ def side_run(run: Run, where: str = "") -> SideRun:
         is_ruler_off=ruler is not None and ruler.status == "off",
         other_processes=sum(_processes(run)),
         readings=dict(_readings(run, where or run.run_id)),
-        absent={r.key: Absent(r.family, r.outcome, r.reason) for r in run.not_measured},
+        absent={r.key: Absent(r.family, r.outcome, r.reason) for r in run.not_measured if not r.case.is_soak},
         injected=run.order.inject,
     )
 
@@ -168,8 +168,9 @@ def _processes(run: Run) -> Iterator[int]:
 
 def _readings(run: Run, where: str) -> Iterator[tuple[str, Reading]]:
     for record in run.measured:
-        # A quality case is a number of another kind: its time is nobody's question.
-        if record.samples is not None and record.case.kind != "quality":
+        # A quality case is a number of another kind: its time is nobody's question. A soak's mean holds the card's way
+        # from cold to hot, which the room decides as well.
+        if record.samples is not None and record.case.kind != "quality" and not record.case.is_soak:
             yield record.key, _read(record, record.samples, where)
 
 

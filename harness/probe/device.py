@@ -20,7 +20,7 @@ from harness.errors import ExitCode, HarnessError
 from harness.model import DeviceFacts, Fact, Ruler, Telemetry
 from harness.probe import host
 from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue, Watched
-from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, open_nvml
+from harness.probe.nvml import CLOCK_MEMORY, CLOCK_SM, Gpu, Nvml, Reading, open_nvml
 from harness.probe.scripted import device_by_path
 from harness.probe.shots import cpus_in_turn, time_shots
 
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from harness.probe.clocks import ClockReading
     from harness.probe.rest import Rest
     from harness.probe.ruler import RulerCheck
+    from harness.probe.telemetry import Edge
 
 _FABRIC_MISSING = "802"
 _CLOCK_READ_STEP_S = 0.1
+# What a part of a load needs of the readings before it: where a power held on from, when the energy counter ticked.
+_KEPT_S = 1.0
 
 
 def discover(wanted: str = "auto", index: int = 0) -> Device:
@@ -178,6 +181,10 @@ class CpuLoad:
         """What a CPU cannot tell, with the reason."""
         return _cpu_telemetry()
 
+    def cut(self) -> Telemetry:
+        """What a CPU cannot tell of a part either."""
+        return _cpu_telemetry("temperature_start_c", "power_instant_w", "throttle_ratio", "event_ratio")
+
     def recent_power(self) -> list[tuple[float, float]]:
         """No power is read on a CPU."""
         return []
@@ -201,9 +208,9 @@ def _zeroing(size_bytes: int, torch_device: str) -> Prologue:
     return buffer.zero_
 
 
-def _cpu_telemetry() -> Telemetry:
+def _cpu_telemetry(*further: str) -> Telemetry:
     reason = "not read on a CPU"
-    return Telemetry(missing=dict.fromkeys(("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz"), reason))
+    return Telemetry(missing=dict.fromkeys(("power_w", "sm_clock_mhz", "nvml_sm_clock_mhz", *further), reason))
 
 
 class CudaDevice:
@@ -297,6 +304,11 @@ class CudaDevice:
         self.samples_rise_s = rise_s if isinstance(rise_s, float) else None
         return told
 
+    def stay_cold(self, seconds: float) -> dict[str, float | bool | str | None]:
+        """Leave the card at rest for so long where others pre-heat it; the ruler's rate takes that time."""
+        time.sleep(seconds)
+        return {}
+
     def ruler(self, flop_per_clock_per_sm: Mapping[str, int]) -> "RulerCheck":
         """The check of clock and timer; it reads the timer's rate from now until it is concluded."""
         from harness.probe.ruler import RulerCheck
@@ -387,7 +399,7 @@ class CudaLoad:
         self._has_burst = has_burst
         self._watch = Watch(device.gpu) if device.gpu else None
         self._began_s = self._read_at_s = self._marked_s = time.monotonic()
-        self._first_edge: Any = None
+        self._first_edge: Edge | None = None
         self._first_group = 0
         self._read_group = 0
         self._groups: list[Group] = []
@@ -415,23 +427,56 @@ class CudaLoad:
         self._marked_s = time.monotonic()
         self._first_edge = self._watch.edge() if self._watch else None
 
+    def cut(self) -> Telemetry:
+        """What was watched since the window began or the last cut; no reading older than that is kept.
+
+        Counters go on from where this part ended, so that nothing falls between two parts. The driver's own power
+        samples come too late to be told in the part that they belong to.
+        """
+        # The stamp behind the group that finished last may not have run yet.
+        edge, ended_s, next_group = self._read_edge(), time.monotonic(), self._queue.finished - 1
+        watched = replace(self._watch.so_far(), samples_w=[]) if self._watch else Watched()
+        telemetry = self._told(watched, edge, self._busy(edge), ended_s, next_group)
+        if self._watch is not None and edge is not None and self._device.gpu is not None:
+            self._first_edge = replace(edge, busy=self._device.gpu.busy_sample())
+            self._watch.forget(ended_s - _KEPT_S)
+        self._first_group = next_group
+        self._began_s = self._marked_s = ended_s
+        self._groups.clear()
+        return telemetry
+
     def finish(self) -> Telemetry:
         """Read the counters while the load still runs, then let the queue drain."""
-        from harness.probe.telemetry import Load as LoadFacts
-        from harness.probe.telemetry import nothing_watched, summarise
         from harness.probe.timeline import burst
 
-        last_edge = self._watch.edge() if self._watch and self._first_edge else None
-        ended_s = time.monotonic()
-        next_group = self._queue.finished
-        device, busy = self._device, {}
+        edge, ended_s, next_group = self._read_edge(), time.monotonic(), self._queue.finished
         try:
             self._queue.drain()
         finally:
             if self._watch is not None:
                 self._watch.stop()
-            if device.gpu is not None and self._first_edge is not None and last_edge is not None:
-                busy = device.gpu.busy_ratios(self._first_edge.busy, last_edge.busy)  # frees both samples
+            busy = self._busy(edge)
+        telemetry = self._told(self.watched, edge, busy, ended_s, next_group)
+        return replace(telemetry, burst=burst(self._groups, self._burst_clock)) if self._has_burst else telemetry
+
+    def _read_edge(self) -> "Edge | None":
+        return self._watch.edge() if self._watch and self._first_edge else None
+
+    def _busy(self, last_edge: "Edge | None") -> dict[str, Reading]:
+        """What the performance monitor counted between the window's edges, whose samples are given back."""
+        gpu, first_edge = self._device.gpu, self._first_edge
+        if gpu is None or first_edge is None or last_edge is None:
+            return {}
+        return gpu.busy_ratios(first_edge.busy, last_edge.busy)
+
+    def _told(
+        self, watched: Watched, last_edge: "Edge | None", busy: Mapping[str, Reading], ended_s: float, next_group: int
+    ) -> Telemetry:
+        """Telemetry from the window's first edge to this one."""
+        from harness.probe.telemetry import Load as LoadFacts
+        from harness.probe.telemetry import nothing_watched, summarise
+
+        device, gpu, first_edge = self._device, self._device.gpu, self._first_edge
         facts = LoadFacts(
             began_s=self._began_s,
             groups=self._groups,
@@ -441,13 +486,10 @@ class CudaLoad:
             samples_rise_s=device.samples_rise_s,
             idle_power_w=device.idle_power_w,
         )
-        if self._watch is None or device.gpu is None or self._first_edge is None or last_edge is None:
+        if self._watch is None or gpu is None or first_edge is None or last_edge is None:
             why = "NVML does not list this GPU" if self._watch is None else "the load ended before its window"
-            telemetry = nothing_watched(why, facts, self._marked_s, ended_s)
-        else:
-            limit = device.gpu.power_limit_w()
-            telemetry = summarise(self._watch.watched, self._first_edge, last_edge, limit, busy, facts)
-        return replace(telemetry, burst=burst(self._groups, self._burst_clock)) if self._has_burst else telemetry
+            return nothing_watched(why, facts, self._marked_s, ended_s)
+        return summarise(watched, first_edge, last_edge, gpu.power_limit_w(), busy, facts)
 
     def recent_power(self) -> list[tuple[float, float]]:
         """The instant power read so far."""

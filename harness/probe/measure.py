@@ -19,12 +19,15 @@ from harness.statistics import equal_ranks, is_settled
 Reference = Callable[[int], Iterable[tuple[object, object]]]
 """For buffer set i: pairs of (what the launch wrote, what a computation of higher precision expects)."""
 
+Tell = Callable[[float, float, Telemetry], None]
+"""Takes how many seconds of how many a soak has come, and what was watched in its last part."""
+
 FIRST_SEED = 20250601
 FRESH_SEED = 20250602
 
-_MOST_SAMPLES = 200
+MOST_SAMPLES = 200
 # Fewer than the stamps that a device keeps: groups of a millisecond and less do not fill a window of 2 s.
-_MOST_GROUPS = 1500
+MOST_GROUPS = 1500
 _SETTLE_STEP_S = 0.25
 _POWER_STEP_S = 0.1
 
@@ -44,7 +47,8 @@ class CheckFailedError(Exception):
 class Protocol:
     """How long a case is loaded, in seconds. Whoever changes it changes what every figure means.
 
-    With `rest_s` the device rests so long before, and the first second of the load is kept as a burst.
+    With `rest_s` the device rests so long before, and the first second of the load is kept as a burst. One that
+    `is_cold` is to see the card warm up: nothing heats it before, and the window begins with the load.
     """
 
     window_s: float
@@ -52,6 +56,7 @@ class Protocol:
     settle_cap_s: float
     preheat_cap_s: float
     rest_s: float = 0.0
+    is_cold: bool = False
 
 
 SMOKE = Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0)
@@ -59,13 +64,18 @@ SMOKE = Protocol(window_s=0.2, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0
 SUSTAINED = Protocol(window_s=1.2, settle_s=2.0, settle_cap_s=15.0, preheat_cap_s=60.0)
 # A power-limited clock wanders by 2 % within tenths of a second: its mean takes longer to know.
 SUSTAINED_COMPUTE = replace(SUSTAINED, window_s=2.0, rest_s=0.4)
+# So long the card cools before a soak: the second of two does not begin as hot as the first one ended.
+SOAK_REST_S = 30.0
 
 
 def protocol_for(case: Case, profile: str, is_cpu: bool) -> Protocol:
     """The same case is loaded alike in every profile but smoke, so that quick and standard can be compared.
 
-    A CPU has no regime to settle into.
+    A CPU has no regime to settle into, and nothing to cool.
     """
+    if case.is_soak:
+        window_s, rest_s = float(case.params["seconds"]), 0.0 if is_cpu else SOAK_REST_S
+        return Protocol(window_s, settle_s=0.0, settle_cap_s=0.0, preheat_cap_s=0.0, rest_s=rest_s, is_cold=not is_cpu)
     if profile == "smoke" or is_cpu:
         return SMOKE
     is_compute = bool(case.work) and case.work[0].unit == "FLOP"
@@ -128,11 +138,12 @@ def measure_case(
     protocol: Protocol,
     injected: Fraction = Fraction(0),
     peers: PeerProtocols | None = None,
+    tell: Tell = lambda *_: None,
 ) -> Measurement:
     """Check, time, check again on fresh inputs. Raises CheckFailedError with both numbers if a result is wrong.
 
     `injected` is the share of work that is done and not counted. A case that names another tool's `protocol` is timed
-    as that tool does, by `peers`.
+    as that tool does, by `peers`. How far a soak has come goes to `tell`.
     """
     before = check(subject, device, checker, FIRST_SEED, "before")
     if case.checked_only:
@@ -143,6 +154,10 @@ def measure_case(
         from harness.probe.rivals import time_rivals
 
         samples, telemetry, metrics = time_rivals(device, case, launch, Rotating(subject.against, subject.sets))
+    elif case.is_soak:
+        from harness.probe.soak import time_soak
+
+        samples, telemetry, metrics = time_soak(device, launch, protocol, tell)
     elif subject.shots:
         samples, telemetry = time_shots(device, subject, injected)
     elif "protocol" in case.params:
@@ -231,7 +246,7 @@ def time_shots(device: Device, subject: Subject, injected: Fraction = Fraction(0
     return samples, telemetry
 
 
-def at_equal_ranks(seconds: Sequence[float], most: int = _MOST_SAMPLES) -> list[float]:
+def at_equal_ranks(seconds: Sequence[float], most: int = MOST_SAMPLES) -> list[float]:
     """At most so many of the values, those in the middle of equal shares by rank, in the order in which they came.
 
     Their percentiles are those of all values, which every tenth value, or means of ten, would not give.
@@ -248,7 +263,7 @@ def time_window(device: Device, launch: Launch, protocol: Protocol, operations: 
 
     Of a launch that does several operations, what is kept are seconds of one.
     """
-    load = device.start(launch, protocol.window_s / _MOST_SAMPLES * 1.25, rest_s=protocol.rest_s)
+    load = device.start(launch, protocol.window_s / MOST_SAMPLES * 1.25, rest_s=protocol.rest_s)
     groups, telemetry = keep_window(load, protocol)
     if operations == 1:
         return samples_of(groups, load, device.timer), telemetry
@@ -327,12 +342,12 @@ def thinned(readings: Sequence[tuple[float, float]], step_s: float) -> list[tupl
 def _run_until(load: Load, end_s: float) -> list[Group]:
     """Groups until the clock on the wall says `end_s`: blocked groups fill it as well as those that follow closely."""
     groups = [load.run_group(), load.run_group()]
-    while len(groups) < _MOST_GROUPS and groups[-1].ended_s < end_s:
+    while len(groups) < MOST_GROUPS and groups[-1].ended_s < end_s:
         groups.append(load.run_group())
     return groups
 
 
-def pooled(groups: Sequence[Group], most: int = _MOST_SAMPLES) -> list[Group]:
+def pooled(groups: Sequence[Group], most: int = MOST_SAMPLES) -> list[Group]:
     """At most so many groups, each of equally many neighbours together; what is left over at the end is dropped."""
     size = math.ceil(len(groups) / most)
     pools = [groups[first : first + size] for first in range(0, len(groups) - size + 1, size)]
@@ -354,7 +369,7 @@ def refuse_bad_samples(seconds: Sequence[float]) -> None:
         raise CheckFailedError(f"{len(bad)} of {len(seconds)} samples are not positive numbers (first: {bad[0]})")
 
 
-def samples_of(all_groups: Sequence[Group], load: Load, timer: str, most: int = _MOST_SAMPLES) -> Samples:
+def samples_of(all_groups: Sequence[Group], load: Load, timer: str, most: int = MOST_SAMPLES) -> Samples:
     """At most so many samples of the groups; raises if any is not a positive number."""
     groups = pooled(all_groups, most)
     launches = groups[0].launches

@@ -3,8 +3,9 @@
 import datetime
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -91,6 +92,20 @@ class Watch:
     def edge(self) -> Edge:
         """The counters now."""
         return replace(read_edge(self._gpu), busy=self._gpu.busy_sample())
+
+    def so_far(self) -> Watched:
+        """A copy of the readings so far: the thread goes on reading."""
+        series = {name: list(readings) for name, readings in self._series().items()}
+        return Watched(**series, missing=dict(self.watched.missing))
+
+    def forget(self, before_s: float) -> None:
+        """Let older readings go. Only the thread appends to a series, and only this takes from its front."""
+        for readings in self._series().values():
+            del readings[: bisect_left(readings, before_s, key=lambda reading: reading[0])]
+
+    def _series(self) -> dict[str, list[Any]]:
+        watched = self.watched
+        return {each.name: getattr(watched, each.name) for each in fields(watched) if each.name != "missing"}
 
     def _loop(self) -> None:
         samples_due_s = 0.0

@@ -20,7 +20,7 @@ from harness.errors import ExitCode, HarnessError
 from harness.injection import read_injection
 from harness.journal import Journal
 from harness.metrics import derive_metrics
-from harness.model import PROFILES, Case, DeviceFacts, Order, Record, from_plain, is_wanted, to_plain
+from harness.model import PROFILES, SOAK, Case, DeviceFacts, Order, Record, Telemetry, from_plain, is_wanted, to_plain
 from harness.nccl_settings import has_own_world, refusal_of, set_outside, settings_of, words_of
 from harness.probe.card_watch import PATIENCE_MS, Cards
 from harness.probe.load import Checker, Device
@@ -37,6 +37,8 @@ from harness.torchrun import place_of
 # What a case may take beside its window: compiling kernels, filling and checking buffers, a slow first import.
 _ALLOWANCE_S = 90.0
 _LIMIT_FACTOR = 3.0
+# The ruler holds the timer's rate against the host's for five seconds.
+_STAY_COLD_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class WorkerSession:
         chosen = []
         if is_last:
             self._last.add(family)
-        for declared in cases:
+        for declared in self._share_time(list(cases)):
             case = self._regime(self._fits(declared))
             if not is_wanted(family, case.key, self.task.order.only):
                 continue
@@ -154,18 +156,41 @@ class WorkerSession:
             self._cards.begin(gpus_at_work(case))
         self._started_s, self._started_at = time.monotonic(), now()
         protocol = self.protocol(case)
-        allowance_s = getattr(self.device, "allowance_s", _ALLOWANCE_S)  # a scripted device needs less
-        limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + allowance_s
+        limit_s = _LIMIT_FACTOR * (protocol.settle_cap_s + protocol.window_s) + self._allowance_s
+        if case.is_soak:
+            limit_s = protocol.rest_s + self._allowance_s  # until it tells for the first time how far it has come
         if "ranks" in case.params:
             # Ranks have limits of their own, which end sooner and tell more: two worlds start, one answer fails.
             limit_s += 2 * START_LIMIT_S + ANSWER_LIMIT_S
         self._write("started", worker=self.task.worker, key=case.key, limit_s=limit_s)
 
+    @property
+    def _allowance_s(self) -> float:
+        return float(getattr(self.device, "allowance_s", _ALLOWANCE_S))  # a scripted device needs less
+
     def measure(self, case: Case, subject: Subject) -> Record:
         """Measure a case on this worker's device. Raises what goes wrong; `fail` records it."""
         device = self.device.among(subject.gpus) if subject.gpus else self.device
-        how = (self.protocol(case), self.injected(case), self._peers)
+
+        def tell(elapsed_s: float, load_s: float, telemetry: Telemetry) -> None:
+            self._mention_soak(case, elapsed_s, load_s, telemetry)
+
+        how = (self.protocol(case), self.injected(case), self._peers, tell)
         return self.record(case, measure_case(case, subject, device, self.checker, *how))
+
+    def _mention_soak(self, case: Case, elapsed_s: float, load_s: float, telemetry: Telemetry) -> None:
+        """How far a soak has come; the supervisor's watchdog counts anew from here."""
+        if self._journal is not None:
+            self._journal.mention(
+                "soaking",
+                worker=self.task.worker,
+                key=case.key,
+                elapsed_s=round(elapsed_s, 1),
+                load_s=load_s,
+                power_w=telemetry.power_w,
+                temperature_c=telemetry.temperature_end_c,
+                limit_s=self._allowance_s,
+            )
 
     def measure_on_ranks(self, case: Case, body: str, how: Mapping[str, Any]) -> Record:
         """Measure a case on one rank a GPU. A world that failed is closed; the next case gets a new one.
@@ -288,7 +313,7 @@ class WorkerSession:
         if self._is_warm:
             return
         self._is_warm = True
-        if protocol.preheat_cap_s == 0:
+        if protocol.preheat_cap_s == 0 and not protocol.is_cold:
             ruler = getattr(self.device, "host_ruler", None)
             if ruler is not None:
                 self._write("warmed", worker=self.task.worker, preheat={}, idle={}, ruler=to_plain(ruler()))
@@ -299,9 +324,21 @@ class WorkerSession:
         self._write("warming", worker=self.task.worker, limit_s=protocol.preheat_cap_s + _ALLOWANCE_S)
         idle = self.device.end_rest() if hasattr(self.device, "end_rest") else {}
         check = self.device.ruler(self.sheet.flop_per_clock_per_sm) if hasattr(self.device, "ruler") else None
-        warmed = preheat(protocol.preheat_cap_s)
+        warmed = self._stay_cold() if protocol.is_cold else preheat(protocol.preheat_cap_s)
         ruler = None if check is None else to_plain(check.conclude())
         self._write("warmed", worker=self.task.worker, preheat=warmed, idle=idle, ruler=ruler)
+
+    def _stay_cold(self) -> dict[str, float | bool | str | None]:
+        stay = getattr(self.device, "stay_cold", None)
+        return {} if stay is None else dict(stay(_STAY_COLD_S))
+
+    def _share_time(self, cases: list[Case]) -> list[Case]:
+        """The minutes that the order gives a soak, in equal shares, in place of those that its family declares."""
+        if self.task.order.minutes is None:
+            return cases
+        share_s = round(60 * self.task.order.minutes / max(1, len(cases)), 3)
+        word = int(share_s) if share_s.is_integer() else str(share_s)
+        return [replace(case, params={**case.params, "seconds": word}) if case.is_soak else case for case in cases]
 
     def _fits(self, case: Case) -> Case:
         facts = self.facts
@@ -426,7 +463,7 @@ def one_line(error: BaseException) -> str:
 
 def known_profile(profile: str) -> bool:
     """Whether the suite has a profile of that name."""
-    return profile in PROFILES
+    return profile in (*PROFILES, SOAK)
 
 
 def die_with_parent(parent: int) -> None:

@@ -112,10 +112,12 @@ def timeline_plots(views: Sequence[View]) -> tuple[Plot, ...]:
 
 def windows_of(run: Run, most: int = _MOST_SAMPLES) -> tuple[Window, ...]:
     """The time lines of a run's cases in the order of measuring, one behind the other; thinned to about so many."""
-    samples = sum(len(r.telemetry.timeline.get("time_s", ())) for r in run.measured if r.telemetry)
+    # A soak is minutes among seconds, and has a plot of its own.
+    records = [record for record in run.measured if not record.case.is_soak]
+    samples = sum(len(r.telemetry.timeline.get("time_s", ())) for r in records if r.telemetry)
     stride = max(1, -(-samples // most))
     windows: list[Window] = []
-    for record in run.measured:
+    for record in records:
         timeline = record.telemetry.timeline if record.telemetry else {}
         times = tuple(t or 0.0 for t in timeline.get("time_s", ())[::stride])
         window = Window(record, 0.0, times, stride)

@@ -27,6 +27,7 @@ from benches import (
     bench_peers,
     bench_pipe,
     bench_resnet,
+    bench_soak,
     bench_transformer,
     bench_units,
     bench_utilisation,
@@ -39,7 +40,7 @@ from harness.nccl_settings import settings_of, words_of
 FAMILIES = (
     *(bench_collectives, bench_decoding, bench_nccl_sweep, bench_gemm, bench_memory, bench_pipe, bench_overlap),
     *(bench_peers, bench_driver),
-    *(bench_cache, bench_attention, bench_alignment, bench_units, bench_data),
+    *(bench_soak, bench_cache, bench_attention, bench_alignment, bench_units, bench_data),
     *(bench_fp8, bench_mx, bench_utilisation, bench_compile, bench_moe, bench_fusion),
     *(bench_resnet, bench_transformer),
 )

@@ -377,7 +377,7 @@ def test_every_profile_but_smoke_loads_a_case_alike(profile):
 
 
 def test_most_samples_fit_into_a_window_of_equal_groups():
-    assert measure._MOST_SAMPLES == 200
+    assert measure.MOST_SAMPLES == 200
 
 
 def test_short_groups_fill_the_window_and_are_pooled():
