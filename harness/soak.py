@@ -162,15 +162,11 @@ def soak_metrics(parts: Sequence[Part], columns: Columns) -> tuple[Metric, ...]:
         _end_ratio(columns, "sm_clock", "sm_clock_mhz"),
         _end_ratio(columns, "nvml_sm_clock", "nvml_sm_clock_mhz"),
         *(throttle.first, throttle.total, cap.first, cap.total),
-        _highest(parts, "temperature_max", "°C", [p.hottest_c for p in parts], "temperature_start_c"),
+        _highest(parts, "temperature_max", "°C", lambda p: p.hottest_c, "temperature_start_c"),
         _highest(
-            parts,
-            "memory_temperature_max",
-            "°C",
-            [p.telemetry.memory_temperature_c for p in parts],
-            "memory_temperature_c",
+            parts, "memory_temperature_max", "°C", lambda p: p.telemetry.memory_temperature_c, "memory_temperature_c"
         ),
-        _highest(parts, "power_max", "W", [p.highest_power_w for p in parts], "power_instant_w"),
+        _highest(parts, "power_max", "W", lambda p: p.highest_power_w, "power_instant_w", "of the instant field"),
     )
 
 
@@ -240,10 +236,12 @@ def _end_ratio(columns: Columns, name: str, column: str) -> Metric:
     return Metric(f"{name}_end_ratio", 1 / ratio if column == "launch_s" else ratio, "ratio", label=label)
 
 
-def _highest(parts: Sequence[Part], name: str, unit: str, values: Sequence[float | None], why: str) -> Metric:
-    highest = _extreme(max, values)
+def _highest(
+    parts: Sequence[Part], name: str, unit: str, of: Callable[[Part], float | None], why: str, label: str = ""
+) -> Metric:
+    highest = _extreme(max, map(of, parts))
     reason = "" if highest is not None else _why_missing(parts, why) or "not read"
-    return Metric(name, highest, unit, reason=reason)
+    return Metric(name, highest, unit, label=label, reason=reason)
 
 
 def _mean(parts: Sequence[Part], name: str, missing: dict[str, str]) -> float | None:

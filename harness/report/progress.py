@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness import units
-from harness.model import Record, from_plain
+from harness.model import SOAK, Record, from_plain
 from harness.report.cells import format_figure
 from harness.report.summary import headline_of, said_of
 from harness.report.text import clean, format_duration
@@ -40,6 +40,8 @@ class ProgressState:
     running: str = ""
     running_since_s: float = 0.0
     limit_s: float | None = None
+    come: str = ""
+    soak_s: dict[str, float] = field(default_factory=dict)
     started_s: float | None = None
     is_saved: bool = False
 
@@ -52,6 +54,7 @@ class ProgressState:
                 return self._begin_run(event, now_s)
             case "plan":
                 self.families |= {str(c["key"]): str(c["family"]) for c in event["cases"]}
+                self.soak_s |= dict(_soaks(event["cases"]))
                 return self._enter("", now_s)
             case "warming":
                 return self._enter("warming up", now_s)
@@ -60,7 +63,9 @@ class ProgressState:
             case "started":
                 self._enter("", now_s)
                 self.running, self.running_since_s = str(event["key"]), now_s
-                self.limit_s = event.get("limit_s")
+                self.limit_s, self.come = event.get("limit_s"), ""
+            case "soaking":
+                self.come = _said_of_soak(event)
             case "finished":
                 return [self._finish(from_plain(Record, event["record"]))]
             case "ended":
@@ -99,7 +104,7 @@ class ProgressState:
             if key in self.wall_s:
                 continue
             walls = known.get(family)
-            case_s = sum(walls) / len(walls) if walls else default_s
+            case_s = sum(walls) / len(walls) if walls else self.soak_s.get(key, default_s)
             done_s = now_s - self.running_since_s if key == self.running else 0.0
             left_s += max(0.0, case_s - done_s)
         return left_s
@@ -119,8 +124,8 @@ class ProgressState:
             return ""
         limit = f" of at most {format_duration(self.limit_s)}" if self.limit_s else ""
         number = min(self.finished + 1, self.total)
-        spent = format_duration(now_s - self.running_since_s)
-        return f"case {number} of {self.total}: {clean(self.running)}, {spent}{limit}"
+        spent = self.come or f"{format_duration(now_s - self.running_since_s)}{limit}"
+        return f"case {number} of {self.total}: {clean(self.running)}, {spent}"
 
     def _begin_run(self, event: Mapping[str, Any], now_s: float) -> list[str]:
         order = event.get("order")
@@ -149,6 +154,21 @@ class ProgressState:
         self.running = ""
         self._enter("starting" if self.finished < self.total else "finishing", now_s)
         return [] if how == "finished" else [f"worker {event['worker']} ended: {how}"]
+
+
+def _soaks(cases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """The seconds that each planned soak loads the card."""
+    for entry in cases:
+        case = entry.get("case") or {}
+        if str(case.get("op", "")).startswith(f"{SOAK}_"):
+            yield str(entry["key"]), float(case["params"]["seconds"])
+
+
+def _said_of_soak(event: Mapping[str, Any]) -> str:
+    """`1 min 30 s of 4 min under load, 694 W, 63 °C`, as the worker told it last."""
+    come = f"{format_duration(event['elapsed_s'])} of {format_duration(event['load_s'])} under load"
+    known = ((event.get("power_w"), "W"), (event.get("temperature_c"), "°C"))
+    return ", ".join([come, *(units.format_number(value, unit) for value, unit in known if value is not None)])
 
 
 def finished_line(record: Record, number: int, total: int) -> str:

@@ -16,8 +16,11 @@ _MINUTES_FROM_S = 120.0
 # No soak takes more than a day; a file may hold any number.
 _LONGEST_S = 86400.0 * 1.1
 _MOST_STEPS = 1000
-# What lies this far below all means is a hiccup of one group, which the table holds and which would flatten the rest.
+# What lies farther than this from all means is a hiccup of one group, which the table holds: it would flatten the rest.
 _LEAST_SHOWN_RATIO = 0.9
+# What a panel spans at least, in its unit; of a rate a share of it.
+_LEAST_SPAN = {"clock": 100.0, "power": 50.0, "temperature": 10.0}
+_LEAST_RATE_SPAN = 0.02
 _RATE_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -93,12 +96,12 @@ _LINES = (
     _Line("rate", "rate", COLOURS[4], lambda soak: soak.scaled_rates("launch_s")),
     _Line("rate", "slowest launches", COLOURS[4], lambda soak: soak.scaled_rates("launch_max_s"), is_extreme=True),
     _Line("clock", "true clock", COLOURS[0], _column("sm_clock_mhz")),
-    _Line("clock", "its lowest", COLOURS[0], _column("sm_clock_min_mhz"), is_extreme=True),
+    _Line("clock", "lowest true clock", COLOURS[0], _column("sm_clock_min_mhz"), is_extreme=True),
     _Line("clock", "clock by NVML", COLOURS[1], _column("nvml_sm_clock_mhz")),
     _Line("power", "power", COLOURS[3], _column("power_w")),
-    _Line("power", "its highest", COLOURS[3], _column("power_max_w"), is_extreme=True),
-    _Line("temperature", "GPU", COLOURS[2], _column("temperature_c")),
-    _Line("temperature", "memory", COLOURS[5], _column("memory_temperature_c")),
+    _Line("power", "highest power", COLOURS[3], _column("power_max_w"), is_extreme=True),
+    _Line("temperature", "GPU temperature", COLOURS[2], _column("temperature_c")),
+    _Line("temperature", "memory temperature", COLOURS[5], _column("memory_temperature_c")),
 )
 _PANELS = {"clock": "clock (MHz)", "power": "power (W)", "temperature": "temperature (°C)"}
 
@@ -144,7 +147,7 @@ def _plot(view: View, soak: Soak, id: str, lead: str) -> Plot:
         f"{lead}{_title(soak)}",
         _note(view, soak),
         tuple(traces),
-        _layout(soak, panels, lines),
+        _layout(soak, panels, lines, view.power_limit_w),
         120 + 150 * len(panels),
         _table(soak),
     )
@@ -163,7 +166,7 @@ def _title(soak: Soak) -> str:
     first = first_text(record, "throttle")
     said.append(
         {"never": "never throttled", units.UNKNOWN: "whether it throttled is not known"}.get(
-            first, f"first throttled by {first}"
+            first, f"throttled within {first}"
         )
     )
     return f"{case_name(record.case)}: {', '.join(said)}"
@@ -189,7 +192,7 @@ def _note(view: View, soak: Soak) -> str:
     return clean(" ".join(said))
 
 
-def _layout(soak: Soak, panels: Sequence[str], lines: Sequence[_Line]) -> dict[str, Any]:
+def _layout(soak: Soak, panels: Sequence[str], lines: Sequence[_Line], limit_w: float | None) -> dict[str, Any]:
     _, unit = soak.unit_s
     titles = {"rate": f"rate ({soak.rate_scale[1]})", **_PANELS}
     layout: dict[str, Any] = base_layout(
@@ -203,26 +206,30 @@ def _layout(soak: Soak, panels: Sequence[str], lines: Sequence[_Line]) -> dict[s
     for number, panel in enumerate(panels):
         top = 1 - number * height
         domain = [top - height + 0.03, top - (0.03 if number else 0.0)]
-        limits = {"range": _rate_range(soak)} if panel == "rate" else {}
-        layout[f"yaxis{number + 1 if number else ''}"] = axis(titles[panel], domain=domain, nticks=5, **limits)
+        marks = [limit_w] if panel == "power" and limit_w else []
+        shown = _range(soak, [line for line in lines if line.panel == panel], _LEAST_SPAN.get(panel), marks)
+        layout[f"yaxis{number + 1 if number else ''}"] = axis(titles[panel], domain=domain, nticks=5, range=shown)
     return layout
 
 
-def _rate_range(soak: Soak) -> list[float]:
-    """All means, and the slowest launches as far as they do not flatten them."""
-    means = [rate for rate in soak.scaled_rates("launch_s") if rate is not None]
-    slowest = [rate for rate in soak.scaled_rates("launch_max_s") if rate is not None]
-    low = min(means)
-    low = max(min([low, *slowest]), _LEAST_SHOWN_RATIO * low)
-    pad = 0.1 * max(0.02 * max(means), max(means) - low)
-    return [low - pad, max(means) + pad]
+def _range(soak: Soak, lines: Sequence[_Line], least_span: float | None, marks: Sequence[float]) -> list[float]:
+    """All means, extremes as far as they do not flatten those, and so much around them that no ripple fills a panel."""
+    means, extremes = (
+        [v for line in lines if line.is_extreme is which for v in line.values(soak) if v is not None]
+        for which in (False, True)
+    )
+    low, high = (min(means), max(means)) if means else (min(extremes), max(extremes))
+    low = min([max(min([low, *extremes]), _LEAST_SHOWN_RATIO * low), *marks])
+    high = max([min(max([high, *extremes]), high / _LEAST_SHOWN_RATIO), *marks])
+    pad = max(0.1 * (high - low), ((least_span or _LEAST_RATE_SPAN * high) - (high - low)) / 2)
+    return [float(f"{low - pad:.5g}"), float(f"{high + pad:.5g}")]
 
 
 def _shading(soak: Soak, span: tuple[float, float]) -> list[dict[str, Any]]:
     """A band over all panels with a line where it begins, so that a short one is seen as well."""
     unit_s, _ = soak.unit_s
     start, end = (edge_s / unit_s for edge_s in span)
-    band = {"type": "rect", "layer": "below", "x0": start, "x1": end, "fillcolor": "var:--lost-kernel", "opacity": 0.35}
+    band = {"type": "rect", "layer": "below", "x0": start, "x1": end, "fillcolor": "var:--lost-kernel", "opacity": 0.6}
     edge = {"type": "line", "x0": start, "x1": start, "line": {"color": TEXT, "width": 1, "dash": "dot"}}
     place = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1}
     return [{**band, **place, "line": {"width": 0}}, {**edge, **place}]
@@ -292,9 +299,9 @@ def _table(soak: Soak) -> DataTable:
         Head("until", "s"),
         Head("rate", rate_unit),
         Head("slowest launches", rate_unit),
-        *(Head(name, "MHz") for name in ("true clock", "its lowest", "clock by NVML")),
-        *(Head(name, "W") for name in ("power", "its highest")),
-        *(Head(name, "°C") for name in ("GPU", "memory")),
+        *(Head(name, "MHz") for name in ("true clock", "lowest true clock", "clock by NVML")),
+        *(Head(name, "W") for name in ("power", "highest power")),
+        *(Head(name, "°C") for name in ("GPU temperature", "memory temperature")),
         *(Head(name, "%") for name in ("throttled", "power capped")),
     )
     columns: list[Sequence[Cell]] = [line.values(soak) for line in _LINES]
