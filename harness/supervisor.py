@@ -308,8 +308,7 @@ class _Supervisor:
             case "started":
                 watch.set(f"measuring {event['key']}", event["limit_s"], event["key"])
             case "soaking":
-                watch.set(f"measuring {event['key']}", event["limit_s"], event["key"])
-                watch.come = assembly.said_of_soak(event)
+                watch.hear(event["limit_s"], assembly.said_of_soak(event))
             case "finished":
                 key = event["record"]["key"]
                 self.finished.add(key)
@@ -320,12 +319,13 @@ class _Supervisor:
 
     def _record_death(self, watch: "_Watch", how: str, number: int) -> None:
         entry = self.planned[watch.key]
+        come = f", {watch.come}" if watch.come else ""
         reason = (
-            f"timed out after {watch.limit_s:.0f} s while it was measured{watch.beside}"
+            f"timed out {'without a word for' if come else 'after'} {watch.limit_s:.0f} s while it was measured"
+            f"{watch.beside}{come}"
             if watch.timed_out
-            else f"the worker {how} while this case ran"
+            else f"the worker {how} while this case ran{come}"
         )
-        reason += f", {watch.come}" if watch.come else ""
         record = Record(
             key=watch.key,
             family=entry["family"],
@@ -341,11 +341,12 @@ class _Supervisor:
 
 @dataclass
 class _Watch:
-    """What the worker is doing, since when, and how long it may take."""
+    """What the worker is doing, since when, and how long it may take from when it last told of itself."""
 
     limit_s: float
     doing: str
     since_s: float = field(default_factory=time.monotonic)
+    heard_s: float = field(default_factory=time.monotonic)
     key: str = ""
     timed_out: bool = False
     refused: Event | None = None
@@ -359,11 +360,16 @@ class _Watch:
 
     def set(self, doing: str, limit_s: float, key: str = "") -> None:
         """The worker went on to something else."""
-        self.doing, self.limit_s, self.key, self.since_s, self.come = doing, limit_s, key, time.monotonic(), ""
+        self.doing, self.key, self.since_s = doing, key, time.monotonic()
+        self.hear(limit_s, "")
+
+    def hear(self, limit_s: float, come: str) -> None:
+        """The worker is at the same, and has come so far."""
+        self.limit_s, self.heard_s, self.come = limit_s, time.monotonic(), come
 
     def is_overdue(self) -> bool:
         """Whether it takes longer than it may, for the first time."""
-        return not self.timed_out and time.monotonic() - self.since_s > self.limit_s
+        return not self.timed_out and time.monotonic() - self.heard_s > self.limit_s
 
 
 def source_hashes(benches: Path) -> dict[str, str]:

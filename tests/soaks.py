@@ -16,7 +16,7 @@ from tests.doubles import ScriptedDevice, ScriptedLoad
 
 IDLE = dict.fromkeys((*THROTTLE_COUNTERS, "power_cap"), 0.0)
 FLOP = 1e12
-_LOOKS = 20
+_LOOKS = 10
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SoakedDevice(ScriptedDevice):
 
 
 class SoakedLoad(ScriptedLoad):
-    """Launches as long as the script says at the time, and telemetry from twenty looks at each part."""
+    """Launches as long as the script says at the time, and telemetry from ten looks at each part."""
 
     def __init__(self, device: SoakedDevice, launch: Launch, group_s: float) -> None:
         super().__init__(device, launch)
@@ -121,7 +121,7 @@ class SoakedLoad(ScriptedLoad):
         self.marked += 1
 
     def cut(self) -> Telemetry:
-        """The means over the part, and ten looks a second at what has extremes."""
+        """What was seen since the last cut."""
         first_s, last_s = self.cut_s - self.began_s, self.soaked.now_s - self.began_s
         self.cut_s = self.soaked.now_s
         self.cuts += 1

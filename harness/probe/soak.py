@@ -12,7 +12,7 @@ from typing import cast
 
 from harness.model import Metric, Samples, Telemetry
 from harness.probe.load import Device, Group, Launch, Load, busy_ratio
-from harness.probe.measure import MOST_GROUPS, MOST_SAMPLES, Protocol, Tell, pooled, samples_of
+from harness.probe.measure import MOST_GROUPS, MOST_SAMPLES, Protocol, Tell, pooled, refuse_bad_samples, samples_of
 from harness.soak import Part, joined, soak_metrics
 
 # Twenty ticks of the energy counter; so exactly a first throttle is known.
@@ -85,6 +85,7 @@ def run_parts(load: LongLoad, window_s: float, part_s: float, tell: Tell) -> tup
         due_s = part_s * (math.floor(start_s / part_s + 1e-6) + 1)
         while len(groups) < MOST_GROUPS and groups[-1].ended_s - began_s < due_s:
             groups.append(load.run_group())
+        refuse_bad_samples([group.seconds for group in groups])
         telemetry = replace(load.cut(), busy_ratio=busy_ratio(groups, began_s + start_s))
         pools.add(groups)
         parts.append(part_of(groups, telemetry, start_s, groups[-1].ended_s - began_s))

@@ -99,7 +99,8 @@ class Watch:
         return Watched(**series, missing=dict(self.watched.missing))
 
     def forget(self, before_s: float) -> None:
-        """Let older readings go. Only the thread appends to a series, and only this takes from its front."""
+        """Let older readings go, and why others failed. Only the thread appends, and only this takes from the front."""
+        self.watched.missing.clear()
         for readings in self._series().values():
             del readings[: bisect_left(readings, before_s, key=lambda reading: reading[0])]
 

@@ -1,5 +1,6 @@
 """A load on a GPU, on a queue and a watch that follow a script: what is kept of it, and what is given back."""
 
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -66,18 +67,35 @@ class ScriptedWatch:
     lost_at_s = 1e9
 
     def __init__(self, gpu):
-        self.gpu, self.watched, self.stopped = gpu, Watched(), 0
+        self.gpu, self.watched, self.stopped, self.forgotten = gpu, Watched(), 0, []
 
     def edge(self):
         """The counters now."""
         is_lost = self.clock.now_s >= self.lost_at_s
         answer = Reading(None, "GPU is lost", 15) if is_lost else Reading(0)
         busy = answer if is_lost else self.gpu.busy_sample()
-        return Edge(self.clock.now_s, dict.fromkeys(THROTTLE_FIELDS, answer), answer, answer, answer, busy, 1.7e9)
+        counters = answer if is_lost else Reading(self.throttled_ns())
+        return Edge(self.clock.now_s, dict.fromkeys(THROTTLE_FIELDS, counters), answer, answer, answer, busy, 1.7e9)
+
+    def throttled_ns(self):
+        """Every counter's nanoseconds: none."""
+        return 0
+
+    def so_far(self):
+        """What was read until now."""
+        self._read()
+        return replace(self.watched)
+
+    def forget(self, before_s):
+        """Remembers what it was asked to."""
+        self.forgotten.append(before_s)
 
     def stop(self):
         """No more."""
         self.stopped += 1
+        self._read()
+
+    def _read(self):
         until_s = min(self.clock.now_s, self.lost_at_s)
         at_s = [99.0 + 0.05 * i for i in range(int((until_s - 99.0) / 0.05) + 1)]
         self.watched.energy_j = [(t, 60.0 * (i // 2)) for i, t in enumerate(at_s)]
@@ -233,6 +251,85 @@ def test_power_read_so_far_is_what_the_watch_has(card):
     card.gpu = None
     assert load_of(card).recent_power() == []
     assert load_of(card).watched == Watched()
+
+
+def cut_in_parts(load, parts=3):
+    """Parts of two seconds each from the load's start."""
+    load.mark()
+    told = []
+    for _ in range(parts):
+        for _ in range(32):
+            load.run_group()
+        told.append(load.cut())
+    return told
+
+
+def test_parts_of_a_load_follow_one_another_without_a_gap(card):
+    load = load_of(card)
+    told = cut_in_parts(load)
+    windows = [window for window in card.queue.asked if window[1] - window[0] > 3]
+    # The stamp behind the group that finished last may not have run.
+    assert windows == [(0, 31), (31, 63), (63, 95)]
+    assert [part.sm_clock_mhz for part in told] == [1500.0] * 3
+    assert [part.power_w for part in told] == pytest.approx([600.0] * 3)
+    assert [part.power_method[:14] for part in told] == ["energy counter"] * 3
+    assert {len(part.timeline["time_s"]) for part in told} == {20}
+    assert {part.timeline["time_s"][0] for part in told} == {0.0}
+
+
+def test_throttle_between_two_parts_is_counted_in_one_of_them(card, monkeypatch):
+    """Each look at the counters finds 10 ms more: what lies between two looks must not be lost."""
+    looks = iter(range(100))
+    monkeypatch.setattr(ScriptedWatch, "throttled_ns", lambda _: 10_000_000 * next(looks))
+    told = cut_in_parts(load_of(card))
+    assert [part.throttle_ratio["thermal_sw"] for part in told] == pytest.approx([0.005] * 3)
+
+
+def test_parts_keep_no_readings_and_no_groups_of_those_before(card):
+    load = load_of(card)
+    cut_in_parts(load)
+    assert load._watch.forgotten == [101.0, 103.0, 105.0]
+    assert load._groups == []
+
+
+def test_parts_say_nothing_of_the_drivers_own_samples_which_come_late(card):
+    load = load_of(card)
+    load._watch.watched.samples_w.append((100.5, 999.0))
+    (told,) = cut_in_parts(load, 1)
+    assert told.power_samples_w is None
+    assert 999.0 not in told.timeline["power_w"]
+
+
+def test_monitors_samples_of_every_part_are_freed(card):
+    load = load_of(card)
+    told = cut_in_parts(load)
+    assert [part.tensor_busy_ratio for part in told] == [0.9] * 3
+    load.finish()
+    assert card.library.living == 0
+
+
+def test_gpu_that_nvml_loses_in_a_soak_is_unknown_from_then_on(card, monkeypatch):
+    monkeypatch.setattr(ScriptedWatch, "lost_at_s", 103.0)
+    load = load_of(card)
+    told = cut_in_parts(load)
+    load.finish()
+    assert [part.sm_clock_mhz for part in told] == [1500.0] * 3
+    assert [part.power_w is None for part in told] == [False, True, True]
+    assert [part.missing.get("throttle_ratio") for part in told] == [None, *["power_cap: GPU is lost"] * 2]
+    assert card.library.living == 0
+
+
+def test_parts_of_a_card_that_nvml_does_not_list_keep_true_clock_and_launches(card):
+    card.gpu = None
+    told = cut_in_parts(load_of(card))
+    assert [part.sm_clock_mhz for part in told] == [1500.0] * 3
+    assert told[2].missing["power_w"] == "NVML does not list this GPU"
+    assert set(told[2].timeline["launch_s"]) == {0.00625}
+
+
+def test_card_stays_cold_for_as_long_as_the_ruler_takes(card):
+    assert CudaDevice.stay_cold(card, 6.0) == {}
+    assert card.clock.now_s == 106.0
 
 
 def test_single_calls_are_timed_without_a_watch(monkeypatch):

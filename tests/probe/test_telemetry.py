@@ -499,6 +499,27 @@ def test_watch_keeps_each_reading_with_its_time(watch, monkeypatch):
     assert watched.missing == {}
 
 
+def test_watch_tells_so_far_and_reads_on(watch, monkeypatch):
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: 7.0)
+    watch._read_cheap()
+    told = watch.so_far()
+    watch._read_cheap()
+    assert (len(told.power_w), len(watch.watched.power_w)) == (1, 2)
+    assert told.missing == {} and told.missing is not watch.watched.missing
+
+
+def test_watch_forgets_what_is_older_and_why_something_failed(watch, monkeypatch):
+    now = iter(float(n) for n in range(100))
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: next(now))
+    for _ in range(3):
+        watch._read_cheap()
+    watch.watched.missing["energy"] = "timeout"
+    watch.forget(5.0)
+    assert [at_s for at_s, _ in watch.watched.power_w] == [5.0, 10.0]
+    assert [at_s for at_s, _ in watch.watched.events] == [9.0, 14.0]
+    assert watch.watched.missing == {}
+
+
 def test_watch_names_a_reading_that_fails_once(watch):
     watch._gpu = Gpu(FakeNvml({"GetTemperature": FakeNvmlError(999)}), "handle")
     watch._read_cheap()
