@@ -112,6 +112,11 @@ class MeasuredDevice(ScriptedDevice):
         self.story.append("preheat")
         return super().preheat(cap_s)
 
+    def stay_cold(self, seconds: float) -> dict[str, float | bool | str | None]:
+        """Nothing for so long."""
+        self.story.append(f"stay_cold {seconds:.0f} s")
+        return {}
+
     def conclude(self) -> Ruler:
         """What the check found."""
         self.story.append("conclude")

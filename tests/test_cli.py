@@ -70,6 +70,21 @@ def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixt
         (["run", "--gpus", "first"], "unknown GPUs 'first'"),
         (["run", "--concurrent"], "--concurrent needs several GPUs, --gpus names 0. Use --gpus all."),
         (["run", "--declare", "clocks=fast"], "unknown declaration 'clocks=fast'"),
+        (
+            ["run", "--minutes", "4"],
+            "--minutes is how long a soak takes, the profile is 'standard'. Use --profile soak.",
+        ),
+        (
+            ["run", "--profile", "soak", "--minutes", "0"],
+            "a soak of 0 minutes cannot be. Use 0.01 to 1440 with --minutes.",
+        ),
+        (["run", "--profile", "soak", "--minutes=-3"], "a soak of -3 minutes cannot be."),
+        (["run", "--profile", "soak", "--minutes", "nan"], "a soak of nan minutes cannot be."),
+        (["run", "--profile", "soak", "--minutes", "inf"], "a soak of inf minutes cannot be."),
+        (["run", "--profile", "soak", "--minutes", "1440.1"], "a soak of 1440.1 minutes cannot be."),
+        (["run", "--profile", "soak", "--minutes", "1e300"], "a soak of 1e+300 minutes cannot be."),
+        (["run", "--profile", "soak", "--minutes", "long"], "'--minutes'"),
+        (["run", "--resume", "b", "--profile", "soak", "--minutes", "4"], "--minutes and --resume: a run goes on as"),
         (["run", "--out", "a", "--resume", "b"], "--out and --resume"),
         (["run", "--only", " , "], "--only names no case"),
         (["show"], "PATH"),
@@ -92,6 +107,16 @@ def test_what_a_user_can_fix_is_one_line_and_exit_5(
 def test_the_defaults_of_run_are_those_of_an_order(asked: list[run_verb.Request]):
     assert exit_status(["run"]) == ExitCode.DONE
     assert asked == [run_verb.Request(Order(), 1, "0", False, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes"), [((), None), (("--minutes", "0.1"), 0.1), (("--minutes", "1440"), 1440.0)]
+)
+def test_a_soak_takes_its_minutes_or_the_families_own(
+    options: tuple[str, ...], minutes: float | None, asked: list[run_verb.Request]
+):
+    assert exit_status(["run", "--profile", "soak", *options]) == ExitCode.DONE
+    assert asked[0].order == Order("soak", minutes=minutes)
 
 
 def test_injections_are_words_of_the_order(asked: list[run_verb.Request]):

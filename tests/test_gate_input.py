@@ -11,9 +11,12 @@ import pytest
 from harness.cli.app import exit_status
 from harness.cli.gate import spread_sets
 from harness.errors import ExitCode
+from harness.gate.sides import side_run
 from harness.model import Fact
+from tests import hand_made
 from tests import hand_made_gates as made
 from tests.hand_made_gates import NEW, side
+from tests.soaks import soak_case, soak_record, steady
 
 Document = dict[str, Any]
 
@@ -148,6 +151,18 @@ def test_a_baseline_without_a_measured_case_is_refused(sets, tmp_path, capsys):
     assert "holds no measured case" in refusal(
         capsys, "--baseline", made.save(tmp_path / "n", runs), "--candidate", sets[1]
     )
+
+
+def test_a_soak_is_never_gated():
+    """Slower by a tenth, or failed, on one side: what the room decides as well blames no driver."""
+    run = hand_made.gpu_run()
+    records = [
+        soak_record(soak_case(seconds=30), steady, run.device, run.sheet),
+        hand_made.without_figure(soak_case("soak_copy"), "soak", "failed", "the worker died by signal 9"),
+    ]
+    told = side_run(hand_made.gpu_run(*records, hand_made.copy_record()))
+    assert list(told.readings) == [hand_made.COPY.key]
+    assert told.absent == {}
 
 
 def test_a_candidate_without_a_measured_case_is_missing(sets, tmp_path, capsys):

@@ -25,6 +25,17 @@ def test_events_come_back_in_order(tmp_path):
     assert read_events(tmp_path / "j") == EVENTS
 
 
+def test_event_that_may_be_lost_waits_for_no_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal = Journal(tmp_path / "j")
+    journal.mention("soaking", elapsed_s=10.0)
+    assert (read_events(tmp_path / "j"), synced) == ([{"event": "soaking", "elapsed_s": 10.0}], [])
+    journal.write("ended")
+    assert len(synced) == 1
+    journal.close()
+
+
 def test_each_event_is_one_line(tmp_path):
     write_all(tmp_path / "j")
     assert (tmp_path / "j").read_bytes().count(b"\n") == len(EVENTS)

@@ -12,6 +12,7 @@ from rich.console import Console
 from harness.model import to_plain
 from harness.report.progress import Progress, ProgressState, finished_line, status_bar
 from tests import hand_made
+from tests.soaks import soak_case
 
 OTHER = hand_made.gemm_case(impl="triton")
 ORDER = {"event": "order", "order": {"profile": "quick"}}
@@ -65,6 +66,36 @@ def test_a_running_case_shows_its_number_and_its_limit():
     how_far, doing = after(ORDER, PLAN, WARMING, WARMED, started(hand_made.COPY.key)).status(2.0)
     assert how_far == "0 of 3 cases, 2.0 s elapsed, about 16.0 s left"  # 3 cases of quick's 6 s, 2 s done
     assert doing == f"case 1 of 3: {hand_made.COPY.key}, 2.0 s of at most 2 min"
+
+
+SOAK_PLAN = {
+    "event": "plan",
+    "worker": 0,
+    "cases": [
+        {"family": "soak", "key": case.key, "case": to_plain(case)} for case in (soak_case(), soak_case("soak_copy"))
+    ],
+}
+
+
+def soaking(**told: Any) -> dict[str, Any]:
+    return {"event": "soaking", "key": soak_case().key, "elapsed_s": 95.0, "load_s": 240, **told}
+
+
+def test_a_soak_shows_how_far_it_has_come_and_what_the_card_draws():
+    events = (ORDER, SOAK_PLAN, started(soak_case().key), soaking(power_w=694.4, temperature_c=63))
+    how_far, doing = after(*events).status(100.0)
+    assert how_far == "0 of 2 cases, 1 min 40 s elapsed, about 6 min 20 s left"
+    assert doing == f"case 1 of 2: {soak_case().key}, 1 min 35 s of 4 min under load, 694 W, 63 °C"
+
+
+def test_a_soak_of_which_nothing_is_watched_shows_its_time_alone():
+    events = (ORDER, SOAK_PLAN, started(soak_case().key), soaking(power_w=None, temperature_c=None))
+    assert after(*events).status(100.0)[1].endswith("seconds=240, 1 min 35 s of 4 min under load")
+
+
+def test_before_a_soak_has_told_anything_its_limit_is_shown():
+    events = (ORDER, SOAK_PLAN, soaking(), started(soak_case().key))
+    assert after(*events).status(5.0)[1].endswith("seconds=240, 5.0 s of at most 2 min")
 
 
 def test_time_left_comes_from_finished_cases_of_the_same_family():

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from harness.statistics import (
     between_sd,
     counter_power,
     detectable_difference,
+    drift_interval,
     equal_ranks,
     hold_mean,
     is_settled,
@@ -537,6 +538,28 @@ def test_drifts_error_grows_where_neighbours_are_alike():
     covered = statistics.fmean(abs(d.per_s) <= 2.002 * d.standard_error_per_s for d in drifts)
     # Independent residuals' error would cover 66 % of them.
     assert covered > 0.86
+
+
+def test_interval_of_a_drift_is_students():
+    times, logs = [0.0, 1.0, 2.0, 3.0], [0.0, 1.1, 1.9, 3.0]  # residuals of a line turn their sign each time
+    drift = drift_interval(times, logs)
+    half = stdtrit(2, 0.975) * log_drift(times, logs).standard_error_per_s
+    assert drift.per_s == pytest.approx(0.98)
+    assert drift.interval == pytest.approx((0.98 - half, 0.98 + half))
+    assert drift_interval([0.0, 0.0, 0.0], logs[:3]) is None
+
+
+def test_drift_of_a_straight_line_is_known_exactly():
+    assert drift_interval([0.0, 1.0, 2.0], [0.0, 0.5, 1.0]) == (0.5, (0.5, 0.5))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.9])
+def test_interval_of_a_drift_holds_it_19_times_in_20_however_alike_neighbours_are(correlation):
+    rng = random.Random(17)
+    times = [2.0 * n for n in range(90)]
+    drifts = [drift_interval(times, [0.002 * v for v in autoregressive(rng, correlation, 90)]) for _ in range(500)]
+    covered = statistics.fmean(d.interval.low <= 0 <= d.interval.high for d in drifts)
+    assert 0.9 <= covered <= 0.99
 
 
 @pytest.mark.parametrize(("runs", "noise"), [(3, 2), (5, 3), (10, 4), (20, 5)])

@@ -91,7 +91,7 @@ def run_parts(load: LongLoad, window_s: float, part_s: float, tell: Tell) -> tup
         parts.append(part_of(groups, telemetry, start_s, groups[-1].ended_s - began_s))
         end_s = parts[-1].end_s
         is_over = end_s > window_s - part_s / 2
-        if end_s - told_s >= _TELL_S or is_over:
+        if end_s - told_s > _TELL_S - part_s / 2 or is_over:
             told_s = end_s
             tell(end_s, window_s, telemetry)
         if is_over:

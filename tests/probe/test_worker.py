@@ -28,6 +28,7 @@ from harness.probe.measure import CheckFailedError, Measurement, Subject
 from harness.probe.ranks import ANSWER_LIMIT_S, START_LIMIT_S, RankError
 from harness.probe.worker import DuplicateKeyError, Task, WorkerSession, is_wanted, one_line, open_session, read_task
 from tests.doubles import MeasuredDevice, ScriptedChecker, ScriptedDevice
+from tests.soaks import SoakedDevice, soak_case
 
 BYTES = Work(1e9, "B", None, "read", no_peak="scripted")
 GIB = 2**30
@@ -255,6 +256,53 @@ def test_journal_tells_plan_start_and_finish(tmp_path):
     assert again.metric("rate").value == pytest.approx(1e12)
 
 
+@pytest.mark.parametrize(
+    ("minutes", "seconds"), [(None, 240), (8.0, 240), (0.1, 3), (0.01, "0.3"), (1 / 3, 10), (0.0117, "0.351")]
+)
+def test_minutes_of_an_order_are_shared_by_the_soaks_of_a_run(minutes, seconds):
+    planned = session(Order(profile="soak", minutes=minutes)).plan("soak", [soak_case(), soak_case("soak_copy")])
+    assert [one.params["seconds"] for one in planned] == [seconds, seconds]
+    assert f"seconds={seconds}" in planned[0].key
+
+
+def test_soak_that_is_asked_for_alone_has_its_share():
+    running = session(Order(profile="soak", minutes=8.0, only=("soak_copy",)))
+    (alone,) = running.plan("soak", [soak_case(), soak_case("soak_copy")])
+    assert (alone.op, alone.params["seconds"]) == ("soak_copy", 240)
+
+
+def test_soak_is_awaited_until_it_tells_how_far_it_has_come(tmp_path):
+    running = session(Order(profile="soak", minutes=24 * 60.0), journal=str(tmp_path / "j"))
+    (one,) = running.plan("soak", [soak_case()])
+    running.begin(one)
+    told = Telemetry(power_w=694.2, temperature_end_c=63.0)
+    running._mention_soak(one, 90.04, 86400.0, told)
+    running.close()
+    *_, started, soaking = read_events(tmp_path / "j")
+    assert started["limit_s"] == 30 + 90
+    assert soaking == {
+        "event": "soaking",
+        "worker": 0,
+        "key": one.key,
+        "elapsed_s": 90.0,
+        "load_s": 86400.0,
+        "power_w": 694.2,
+        "temperature_c": 63.0,
+        "limit_s": 90.0,
+    }
+
+
+def test_soak_tells_its_journal_how_far_it_has_come(tmp_path):
+    running = session(Order(profile="soak", minutes=0.01), journal=str(tmp_path / "j"))
+    running.device = SoakedDevice()
+    (one,) = running.plan("soak", [soak_case()])
+    running.begin(one)
+    record = running.measure(one, copying())
+    running.close()
+    assert [e["event"] for e in read_events(tmp_path / "j")][-3:] == ["started", "soaking", "soaking"]
+    assert record.metric("first_throttle").reason == "never in 1 s"
+
+
 def test_record_names_its_predecessor():
     running = session(last_key="gemm/m=1")
     first, second = running.plan("memory", [case(1), case(2)])
@@ -293,6 +341,13 @@ def test_rest_ends_before_the_ruler_begins_and_the_ruler_is_concluded_on_a_warm_
         running.begin(one)
     assert running.device.story == ["end_rest", "ruler", "preheat", "conclude"]
     assert running.device.flop_per_clock_per_sm == running.sheet.flop_per_clock_per_sm
+
+
+def test_nothing_heats_a_card_before_its_soak(tmp_path):
+    running = measured_session(tmp_path, Order(profile="soak"))
+    running.begin(running.plan("soak", [soak_case()])[0])
+    assert running.device.story == ["end_rest", "ruler", "stay_cold 6 s", "conclude"]
+    assert read_events(tmp_path / "j")[1]["preheat"] == {}
 
 
 def test_journal_tells_preheat_rest_and_ruler(tmp_path):
