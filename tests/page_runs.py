@@ -1,11 +1,12 @@
 """Runs for the tests of the page: one with every section, one whose every free text is an attack, and large sets."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.model import Case, Fact, Metric, PeakSheet, Record, Ruler, RulerPart, Run, Samples, Telemetry, Work, Worker
 from harness.report.views import Source
-from tests import hand_made
+from tests import hand_made, soaks
 
 LONG = "long" * 5000
 
@@ -120,6 +121,22 @@ def full_source(label: str = "", run_id: str = "r1", factor: float = 1.0) -> Sou
         run_id=run_id,
     )
     return Source((replace(run, device=replace(run.device, l2_bytes=60 * 2**20)),), ("run-001.json",), label)
+
+
+@functools.cache
+def soak_records() -> tuple[Record, ...]:
+    """A GEMM that warms up and throttles for a moment, and a copy that does neither, for four minutes each."""
+    run = hand_made.gpu_run()
+    return tuple(
+        soaks.soak_record(soaks.soak_case(op), script, run.device, run.sheet)
+        for op, script in (("soak_gemm", soaks.warming), ("soak_copy", soaks.streaming))
+    )
+
+
+def soak_source(label: str = "", run_id: str = "r1") -> Source:
+    """A set of one soak."""
+    run = hand_made.ruled_run(*soak_records(), run_id=run_id)
+    return Source((replace(run, order=replace(run.order, profile="soak")),), ("run-001.json",), label)
 
 
 def old_source(label: str = "") -> Source:

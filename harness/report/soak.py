@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from harness import units
-from harness.model import Metric, Record, Run
+from harness.model import Metric, Record, Run, Telemetry
 from harness.report.header import machine_lines
 from harness.report.sections import Block, Section
 from harness.report.text import clean
@@ -26,7 +26,7 @@ def _sections(runs: Sequence[Run]) -> Iterator[Section]:
     cases: dict[str, list[Record]] = {}
     for run in runs:
         for record in run.measured:
-            if record.case.is_soak:
+            if record.case.is_soak and record.case.work:
                 cases.setdefault(record.key, []).append(record)
     if not cases:
         return
@@ -36,8 +36,7 @@ def _sections(runs: Sequence[Run]) -> Iterator[Section]:
 
 
 def _cells(record: Record) -> tuple[str, ...]:
-    telemetry = record.telemetry
-    assert telemetry is not None  # what was measured was watched
+    telemetry = record.telemetry or Telemetry()
     rate, drift = _metric(record, "rate"), _metric(record, "drift_per_minute")
     work, start_c, end_c = record.case.work[0], telemetry.temperature_start_c, telemetry.temperature_end_c
     return (

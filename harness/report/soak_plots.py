@@ -49,14 +49,21 @@ class Soak:
         return scale, f"{prefix}{self.record.case.work[0].unit}/s"
 
     def column(self, name: str) -> tuple[float | None, ...]:
-        """A column of the time line, as long as its times."""
+        """A column of quantities, as long as the times; a file may hold any number."""
+        return tuple(value if is_plausible(value) else None for value in self._values(name))
+
+    def ratios(self, name: str) -> tuple[float | None, ...]:
+        """A column of shares, which may be zero."""
+        return tuple(ratio if ratio is not None and 0 <= ratio <= 1 else None for ratio in self._values(name))
+
+    def _values(self, name: str) -> tuple[float | None, ...]:
         values = self.record.telemetry.timeline.get(name, ())[: len(self.ends_s)] if self.record.telemetry else ()
         return (*values, *([None] * (len(self.ends_s) - len(values))))
 
     def rates(self, name: str) -> tuple[float | None, ...]:
         """The rate in each step by such a column of seconds a launch, in units of work a second."""
         amount = self.record.case.work[0].amount
-        rates = [amount / s if s is not None and is_plausible(s) else None for s in self.column(name)]
+        rates = [None if s is None else amount / s for s in self.column(name)]
         return tuple(rate if is_plausible(rate) else None for rate in rates)
 
     def scaled_rates(self, name: str) -> tuple[float | None, ...]:
@@ -67,7 +74,7 @@ class Soak:
     def throttled(self) -> tuple[tuple[float, float], ...]:
         """The spans, in seconds, of steps in any part of which the card was held down for another cause than power."""
         spans: list[tuple[float, float]] = []
-        for start_s, end_s, ratio in zip(self.starts_s, self.ends_s, self.column("throttle_ratio"), strict=True):
+        for start_s, end_s, ratio in zip(self.starts_s, self.ends_s, self.ratios("throttle_ratio"), strict=True):
             if not ratio:
                 continue
             if spans and spans[-1][1] == start_s:
@@ -140,14 +147,15 @@ def _plot(view: View, soak: Soak, id: str, lead: str) -> Plot:
     lines = [line for line in _LINES if any(v is not None for v in line.values(soak))]
     panels = ["rate", *(panel for panel in _PANELS if any(line.panel == panel for line in lines))]
     traces = [_trace(soak, line, panels.index(line.panel)) for line in lines]
-    if view.power_limit_w and "power" in panels:
-        traces.append(_limit(soak, view.power_limit_w, panels.index("power")))
+    limit_w = view.power_limit_w if is_plausible(view.power_limit_w) else None
+    if limit_w and "power" in panels:
+        traces.append(_limit(soak, limit_w, panels.index("power")))
     return Plot(
         id,
         f"{lead}{_title(soak)}",
         _note(view, soak),
         tuple(traces),
-        _layout(soak, panels, lines, view.power_limit_w),
+        _layout(soak, panels, lines, limit_w),
         120 + 150 * len(panels),
         _table(soak),
     )
@@ -305,7 +313,7 @@ def _table(soak: Soak) -> DataTable:
         *(Head(name, "%") for name in ("throttled", "power capped")),
     )
     columns: list[Sequence[Cell]] = [line.values(soak) for line in _LINES]
-    ratios = [soak.column(name) for name in ("throttle_ratio", "power_cap_ratio")]
+    ratios = [soak.ratios(name) for name in ("throttle_ratio", "power_cap_ratio")]
     columns += [[None if ratio is None else 100 * ratio for ratio in column] for column in ratios]
     name = case_name(soak.record.case)
     rows = tuple((name, end_s, *(column[i] for column in columns)) for i, end_s in enumerate(soak.ends_s))

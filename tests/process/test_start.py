@@ -88,6 +88,12 @@ def test_make_bench_passes_on_every_knob():
     assert words(said) == ("python3 -m harness run --resume 's' --gpus 'all' --concurrent --declare 'clocks=locked:9'")
 
 
+def test_make_bench_passes_on_the_minutes_of_a_soak():
+    said = make("-n", "bench", "PYTHON=python3", "PROFILE=soak", "MINUTES=8")
+    assert words(said) == "python3 -m harness run --profile 'soak' --minutes '8'"
+    assert words(make("-n", "bench", "PYTHON=python3", MINUTES="8")) == "python3 -m harness run"
+
+
 def test_knobs_of_the_environment_do_not_count():
     """Where OUT was exported for something else, RESUME was refused: the two name a set each."""
     others = {"OUT": "/no/out", "DEVICE": "cpu", "ONLY": "x", "RUNS": "9", "CONCURRENT": "1", "DECLARE": "x"}
