@@ -101,6 +101,17 @@ def test_all_plots_are_drawn(opened: Opened):
     sys.stdout.write(f"first paint after {timing:.0f} ms\n")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_soaks_are_drawn_with_their_tables(opened: Opened, width: int, scheme: str):
+    page = opened(page_runs.soak_source("a"), page_runs.soak_source("b", "r2"), width=width, scheme=scheme)
+    assert page.locator("#soak .plot[data-drawn=yes] .main-svg").count() >= 4
+    assert page.locator("#soak .annotation-text", has_text="throttled").count() == 2
+    page.locator("#soak summary").first.click()
+    assert len(_column(page, "#plot-soak-1-table", 1)) == 120
+    assert _overflow(page) <= 0
+
+
 def test_a_large_page_is_drawn(opened: Opened):
     page = opened(*(page_runs.large_source(number) for number in range(5)))
     timing = page.evaluate("performance.getEntriesByName('first-paint').map(e => e.startTime)[0]")
