@@ -24,8 +24,8 @@ WARMING_RATIO = 0.25
 # A drift a minute is no news of a few seconds.
 LEAST_DRIFT_S = 30.0
 LEAST_DRIFT_POINTS = 10
-# A mean of the whole load needs nearly all of it.
-LEAST_KNOWN_RATIO = 0.95
+# A mean of the whole load needs nearly all of it. Of the first part the instant field is unknown: nothing precedes it.
+LEAST_KNOWN_RATIO = 0.9
 # The share of the load at either end that its end is held against its start by.
 EDGE_RATIO = 0.05
 
@@ -72,9 +72,13 @@ class Part:
         return min(1.0, sum(told[name] for name in counters)) if told.keys() >= set(counters) else None
 
     def held_ratio(self, counters: Sequence[str], events: Sequence[str]) -> float | None:
-        """The share in which any of these held the clock down; an event that was seen was, whatever counters say."""
+        """The share in which any of these held the clock down, by counters and by events that none of them counts.
+
+        Where the counters are not known, by what events were seen: `None` if none was, which is not never.
+        """
         counted = self.acted_ratio(counters)
-        seen = max(self.telemetry.event_ratio.get(name, 0.0) for name in events)
+        looked = [name for name in events if counted is None or name not in counters]
+        seen = max((self.telemetry.event_ratio.get(name, 0.0) for name in looked), default=0.0)
         return max(counted or 0.0, seen) if counted is not None or seen else None
 
     def acting(self, counters: Sequence[str], events: Sequence[str]) -> tuple[str, ...]:
@@ -85,7 +89,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Deed:
+class Hold:
     """When something first held the clock down, in seconds from the load's start, and for how long in all.
 
     Both are `None` with a reason where nobody knows; what never happened was done for 0 seconds.
@@ -96,7 +100,7 @@ class Deed:
 
 
 def joined(parts: Sequence[Part]) -> Telemetry:
-    """The telemetry of the whole load. Means weigh parts by length; what less than 95 % of it tells is unknown."""
+    """The telemetry of the whole load. Means weigh parts by length; what less than 90 % of it tells is unknown."""
     last = parts[-1].telemetry
     missing: dict[str, str] = {"power_samples_w": _NO_SAMPLES}
     for name in ("settled", *_LAST):
@@ -115,7 +119,7 @@ def joined(parts: Sequence[Part]) -> Telemetry:
         longest_gap_s=_extreme(max, (part.telemetry.longest_gap_s for part in parts)),
         throttle_ratio=_throttle_ratios(parts, missing),
         event_ratio=_event_ratios(parts, missing),
-        changes=tuple(dict.fromkeys(change for part in parts for change in part.telemetry.changes)),
+        changes=_changes(parts),
         timeline=columns_of(parts),
     )
     for name in ("temperature_start_c", "memory_temperature_c"):
@@ -136,7 +140,7 @@ def columns_of(parts: Sequence[Part], most: int = MOST_STEPS) -> Columns:
     size = math.ceil(len(parts) / most)
     steps = [parts[first : first + size] for first in range(0, len(parts), size)]
     columns: dict[str, Callable[[Sequence[Part]], float | None]] = {
-        "time_s": lambda step: round(step[-1].end_s, 1),
+        "time_s": lambda step: round(step[-1].end_s, 3),
         "launch_s": lambda step: sum(p.device_s for p in step) / sum(p.launches for p in step),
         "launch_max_s": lambda step: max(p.slowest_s for p in step),
         "sm_clock_mhz": lambda step: _step_mean(step, "sm_clock_mhz"),
@@ -154,8 +158,8 @@ def columns_of(parts: Sequence[Part], most: int = MOST_STEPS) -> Columns:
 
 def soak_metrics(parts: Sequence[Part], columns: Columns) -> tuple[Metric, ...]:
     """The figures that a window of two seconds does not have."""
-    throttle = _deed(parts, "throttle", THROTTLE_COUNTERS, THROTTLE_EVENTS)
-    cap = _deed(parts, "power_cap", POWER_CAP, POWER_CAP)
+    throttle = _hold(parts, "throttle", THROTTLE_COUNTERS, THROTTLE_EVENTS)
+    cap = _hold(parts, "power_cap", POWER_CAP, POWER_CAP)
     return (
         drift_per_minute(columns),
         _end_ratio(columns, "rate", "launch_s"),
@@ -196,7 +200,7 @@ def drift_per_minute(columns: Columns) -> Metric:
     return Metric("drift_per_minute", 60 * drift.per_s, "ratio/min", "", low, high, label)
 
 
-def _deed(parts: Sequence[Part], name: str, counters: Sequence[str], events: Sequence[str]) -> Deed:
+def _hold(parts: Sequence[Part], name: str, counters: Sequence[str], events: Sequence[str]) -> Hold:
     """When any of these first held the clock down, as metrics `first_<name>` and `<name>_total`, in seconds.
 
     A counter misses nothing. An event reason is looked at every few hundredths of a second: what it shows is true, what
@@ -218,9 +222,9 @@ def _deed(parts: Sequence[Part], name: str, counters: Sequence[str], events: Seq
         said = f"{held_s:.1f} s of the {known_s:.0f} s that were counted, of {parts[-1].end_s:.0f} s: {why}"
         total = Metric(f"{name}_total", None, "s", "lower", reason=said if known else why)
     if first is None:
-        return Deed(Metric(f"first_{name}", None, "s", reason=reason), total)
+        return Hold(Metric(f"first_{name}", None, "s", reason=reason), total)
     between = f"{', '.join(first.acting(counters, events))}, between {first.start_s:.1f} and {first.end_s:.1f} s"
-    return Deed(Metric(f"first_{name}", round(first.end_s, 1), "s", label=between), total)
+    return Hold(Metric(f"first_{name}", round(first.end_s, 1), "s", label=between), total)
 
 
 def _end_ratio(columns: Columns, name: str, column: str) -> Metric:
@@ -286,6 +290,17 @@ def _event_ratios(parts: Sequence[Part], missing: dict[str, str]) -> dict[str, f
         return {}
     names = dict.fromkeys(name for _, ratios in looked for name in ratios)
     return {name: _weighted([(length_s, ratios.get(name, 0.0)) for length_s, ratios in looked]) for name in names}
+
+
+def _changes(parts: Sequence[Part]) -> tuple[str, ...]:
+    """What happened to the card, each thing once; of what was counted the sum."""
+    counts: dict[str, int] = {}
+    for change in (change for part in parts for change in part.telemetry.changes):
+        number, _, what = change.partition(" ")
+        is_count = number.isdecimal()
+        text = what if is_count else change
+        counts[text] = counts.get(text, 0) + (int(number) if is_count else 0)
+    return tuple(f"{count} {text}" if count else text for text, count in counts.items())
 
 
 def _limited_by(parts: Sequence[Part], told: Telemetry) -> str:

@@ -3,17 +3,19 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import store
 from harness.cli.app import exit_status
 from harness.cli.gate import spread_sets
 from harness.errors import ExitCode
 from harness.gate.sides import side_run
 from harness.model import Fact
-from tests import hand_made
+from tests import hand_made, page_runs
 from tests import hand_made_gates as made
 from tests.hand_made_gates import NEW, side
 from tests.soaks import soak_case, soak_record, steady
@@ -154,7 +156,7 @@ def test_a_baseline_without_a_measured_case_is_refused(sets, tmp_path, capsys):
 
 
 def test_a_soak_is_never_gated():
-    """Slower by a tenth, or failed, on one side: what the room decides as well blames no driver."""
+    """What the room decides as well blames no driver."""
     run = hand_made.gpu_run()
     records = [
         soak_record(soak_case(seconds=30), steady, run.device, run.sheet),
@@ -162,7 +164,17 @@ def test_a_soak_is_never_gated():
     ]
     told = side_run(hand_made.gpu_run(*records, hand_made.copy_record()))
     assert list(told.readings) == [hand_made.COPY.key]
-    assert told.absent == {}
+
+
+def test_soaks_alone_are_refused_and_told_why(tmp_path, capsys):
+    folders = []
+    for name, records in (("a", page_runs.soak_records()), ("b", page_runs.soak_records())):
+        run = hand_made.gpu_run(*records, run_id=name)
+        folders.append(tmp_path / name)
+        store.save(replace(run, order=replace(run.order, profile="soak")), folders[-1] / "run-001.json")
+    assert refusal(capsys, "--baseline", folders[0], "--candidate", folders[1]) == (
+        "the baseline holds soaks alone, which no gate judges. Use 'compare', or measure quick."
+    )
 
 
 def test_a_candidate_without_a_measured_case_is_missing(sets, tmp_path, capsys):

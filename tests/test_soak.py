@@ -122,9 +122,10 @@ def test_nvml_without_temperatures_leaves_them_unknown_with_its_words():
     assert set(told.timeline["temperature_c"]) == {None}
 
 
-def test_what_happened_to_the_card_is_told_once():
-    changed = {"changes": ("1 corrected ECC errors",)}
-    assert joined(parts(4, {1: changed, 3: changed})).changes == ("1 corrected ECC errors",)
+def test_what_happened_to_the_card_is_told_once_with_its_sum():
+    limit = "the power limit went from 700 to 600 W"
+    some = {1: {"changes": ("1 corrected ECC errors", limit)}, 3: {"changes": (limit, "2 corrected ECC errors")}}
+    assert joined(parts(4, some)).changes == ("3 corrected ECC errors", limit)
 
 
 def test_cap_that_acts_throughout_at_the_limit_is_power():
@@ -138,12 +139,16 @@ def test_clock_that_its_user_holds_is_his_through_the_soak():
 
 def test_events_of_less_than_nearly_all_of_the_load_are_unknown():
     unseen = {"missing": {"event_ratio": STALLED}}
-    told = joined(parts(10, {0: unseen, 1: {"event_ratio": {"power_cap": 1.0}}}))
+    told = joined(parts(9, {0: unseen, 1: {"event_ratio": {"power_cap": 1.0}}}))
     assert (told.event_ratio, told.missing["event_ratio"]) == ({}, STALLED)
     assert joined(parts(10, {1: {"event_ratio": {"power_cap": 1.0}}})).event_ratio == {"power_cap": 0.1}
 
 
 # The time line
+
+
+def test_times_of_a_soak_of_a_third_of_a_second_differ():
+    assert columns_of(parts(20, length_s=0.015))["time_s"][:3] == (0.015, 0.03, 0.045)
 
 
 def test_time_line_of_eight_minutes_holds_every_part():
@@ -234,6 +239,12 @@ def test_event_reason_tells_of_a_throttle_where_counters_do_not():
 def test_event_that_no_counter_counts_is_in_the_total_too():
     told = figures(parts(120, {3: {"event_ratio": {"hw_slowdown": 0.5}}}))
     assert told["throttle_total"].value == pytest.approx(1.0)
+
+
+def test_event_that_a_counter_counts_adds_nothing_to_it():
+    """A reason is looked at every few hundredths of a second, so that its share is rougher than the counter's."""
+    both = {"throttle_ratio": IDLE | {"power_cap": 0.5}, "event_ratio": {"power_cap": 0.6}}
+    assert figures(parts(120, {3: both}))["power_cap_total"].value == pytest.approx(1.0)
 
 
 def test_counter_that_went_backwards_leaves_never_unsaid():

@@ -14,7 +14,7 @@ from harness.gate.policy import Policy
 from harness.gate.rules import Evidence
 from harness.gate.sides import Nature, Reading, SideRun, refuse_shared
 from harness.gate.why import POWER_LIMITS, cause_of, energy_cause, gap_finding, joules_alone, shifts_of
-from harness.model import is_wanted
+from harness.model import SOAK, is_wanted
 
 # What keeps a case from passing where it is a larger share of the candidate's runs.
 _STARRED = ("partial", "failed", "not measured", "unsettled", "throttled")
@@ -68,6 +68,8 @@ def gate(baseline: Sequence[SideRun], candidate: Sequence[SideRun], policy: Poli
     baseline, candidate = _narrowed(baseline, question.only), _narrowed(candidate, question.only)
     families = {reading.nature.family: None for run in (*baseline, *candidate) for reading in run.readings.values()}
     if not any(run.readings for run in baseline):
+        if all(run.facts["profile"].value == SOAK for run in baseline):
+            raise HarnessError("the baseline holds soaks alone, which no gate judges. Use 'compare', or measure quick.")
         named = f" that --only {' '.join(question.only)} names" if question.only else ""
         raise HarnessError(
             f"the baseline holds no measured case{named}, so there is nothing to compare with. "

@@ -132,7 +132,7 @@ def side_run(run: Run, where: str = "") -> SideRun:
         is_ruler_off=ruler is not None and ruler.status == "off",
         other_processes=sum(_processes(run)),
         readings=dict(_readings(run, where or run.run_id)),
-        absent={r.key: Absent(r.family, r.outcome, r.reason) for r in run.not_measured if not r.case.is_soak},
+        absent={r.key: Absent(r.family, r.outcome, r.reason) for r in run.not_measured},
         injected=run.order.inject,
     )
 

@@ -58,12 +58,12 @@ def time_soak(
     load = cast(LongLoad, device.start(launch, part_s / _GROUPS_A_PART, rest_s=protocol.rest_s))
     try:
         pools, parts = run_parts(load, protocol.window_s, part_s, tell)
-        load.finish()
     except BaseException:
         # Whatever watches this load must not watch the next one too.
         with contextlib.suppress(RuntimeError):
             load.finish()
         raise
+    load.finish()
     telemetry = replace(joined(parts), settle_s=0.0)
     return samples_of(pools, load, device.timer), telemetry, soak_metrics(parts, telemetry.timeline)
 
