@@ -34,5 +34,5 @@ def soaked(case: Case, is_gpu: bool) -> Case:
 
 def bench_soak(case, device, measure):
     work = replace(case, op=case.op.removeprefix("soak_"))
-    family = bench_gemm.bench_gemm if work.op == "gemm" else bench_memory.bench_memory
+    family = {"gemm": bench_gemm.bench_gemm, "copy": bench_memory.bench_memory}[work.op]
     family(work, device, measure)

@@ -395,8 +395,10 @@ def _source_hash(family: Path) -> str:
 
 
 def _imported_families(nodes: Iterable[ast.AST], folder: Path) -> list[Path]:
-    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    paths = (folder / f"{name.removeprefix('benches.')}.py" for name in modules if name.startswith("benches.bench_"))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = {(node.module or "").removeprefix("benches.") for node in imports}
+    names |= {alias.name for node in imports if node.module == "benches" for alias in node.names}
+    paths = (folder / f"{name}.py" for name in names if name.startswith("bench_"))
     return sorted(path for path in paths if path.exists())
 
 

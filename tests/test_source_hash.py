@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from harness.supervisor import source_hashes
 
 
-def test_hash_changes_with_the_family_that_another_takes_its_cases_from(tmp_path: Path):
-    """The settings' sweep kept its hash while the family that declares its work was changed."""
+@pytest.mark.parametrize("statement", ["from benches.bench_first import x", "from benches import bench_first"])
+def test_hash_changes_with_the_family_that_another_takes_its_cases_from(tmp_path: Path, statement: str):
+    """The settings' sweep kept its hash while the family that declares its work was changed; so did decoding."""
     first, second = tmp_path / "bench_first.py", tmp_path / "bench_second.py"
     first.write_text("x = 1\n")
-    second.write_text("from benches.bench_first import x\n")
+    second.write_text(f"{statement}\n")
     (tmp_path / "bench_third.py").write_text("y = 1\n")
     before = source_hashes(tmp_path)
     first.write_text("x = 2\n")
