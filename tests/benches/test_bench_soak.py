@@ -1,9 +1,14 @@
 """The family of soaks: what it declares, that nothing else declares it, and that both launches are right on a CPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from benches import bench_gemm, bench_memory, bench_soak
 from harness.model import PROFILES, SOAK
+from harness.probe.device import CpuDevice
+from harness.probe.measure import Subject, measure_case, protocol_for
+from kernels.checker import TorchChecker
 from tests.benches.low_precision import checked
 from tests.benches.test_cases import A100, CPU, FAMILIES, H200, planned
 from tests.plan_time import START_S, plan_seconds
@@ -52,10 +57,30 @@ def test_both_are_right_on_a_cpu(key):
 
 
 def test_card_without_bf16_is_told_so():
-    old = bench_soak.cases(SOAK, H200.__class__(**{**H200.__dict__, "compute_capability": (7, 0)}))
+    old = bench_soak.cases(SOAK, replace(H200, compute_capability=(7, 0)))
     assert [case.not_applicable for case in old] == ["bf16 needs compute capability 8.0, NVIDIA H200 lacks it", ""]
 
 
 def test_eight_minutes_of_load_take_nine_and_three_quarters_at_most_by_estimate():
     took_s = plan_seconds(bench_soak.cases(SOAK, H200), SOAK)
     assert 480 < took_s - START_S < 480 + 65
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_third_of_a_second_of_it_is_measured_on_a_cpu(key):
+    case = replace(CASES[key], params={**CASES[key].params, "seconds": "0.3"})
+    told = {}
+
+    def measure(launch, **how):
+        protocol = protocol_for(case, SOAK, is_cpu=True)
+        told["measured"] = measure_case(case, Subject(launch, **how), CpuDevice(), TorchChecker(), protocol)
+
+    bench_soak.bench_soak(case, CPU, measure)
+    measured = told["measured"]
+    assert [check.passed for check in measured.checks] == [True, True, True]
+    assert measured.samples.window_s == pytest.approx(0.3, rel=0.5)
+    assert measured.telemetry.timeline["time_s"][-1] >= 0.29
+    figures = {metric.name: metric for metric in measured.metrics}
+    assert figures["first_throttle"].reason == "not seen, which is not never: not read on a CPU"
+    assert figures["temperature_max"].reason == "not read on a CPU"
+    assert figures["drift_per_minute"].value is None
