@@ -78,25 +78,27 @@ def run_parts(load: LongLoad, window_s: float, part_s: float, tell: Tell) -> tup
     """The groups of the whole window, pooled, and its parts."""
     pools, parts, told_s = Pools(), list[Part](), -math.inf
     load.mark()
-    groups = [load.run_group()]
-    began_s = groups[0].ended_s - groups[0].seconds
-    while True:
+    opening = load.run_group()
+    began_s = opening.ended_s - opening.seconds
+    while not parts or parts[-1].end_s <= window_s - part_s / 2:
         start_s = parts[-1].end_s if parts else 0.0
         due_s = part_s * (math.floor(start_s / part_s + 1e-6) + 1)
-        while len(groups) < MOST_GROUPS and groups[-1].ended_s - began_s < due_s:
-            groups.append(load.run_group())
-        refuse_bad_samples([group.seconds for group in groups])
+        groups = _run_until(load, began_s + due_s, [load.run_group() if parts else opening])
         telemetry = replace(load.cut(), busy_ratio=busy_ratio(groups, began_s + start_s))
         pools.add(groups)
         parts.append(part_of(groups, telemetry, start_s, groups[-1].ended_s - began_s))
-        end_s = parts[-1].end_s
-        is_over = end_s > window_s - part_s / 2
-        if end_s - told_s > _TELL_S - part_s / 2 or is_over:
-            told_s = end_s
-            tell(end_s, window_s, telemetry)
-        if is_over:
-            return pools.pools, parts
-        groups = [load.run_group()]
+        if parts[-1].end_s - told_s > _TELL_S - part_s / 2:
+            told_s = parts[-1].end_s
+            tell(told_s, window_s, telemetry)
+    return pools.pools, parts
+
+
+def _run_until(load: Load, end_s: float, groups: list[Group]) -> list[Group]:
+    """These groups and those that follow, until the clock on the wall says `end_s`; raises if any took no time."""
+    while len(groups) < MOST_GROUPS and groups[-1].ended_s < end_s:
+        groups.append(load.run_group())
+    refuse_bad_samples([group.seconds for group in groups])
+    return groups
 
 
 def part_of(groups: Sequence[Group], telemetry: Telemetry, start_s: float, end_s: float) -> Part:
