@@ -57,6 +57,7 @@ class _Story:
                 self.warmed[event["worker"]] = event
             case "started":
                 self.started[event["key"]] = event["worker"]
+                self.soaking.pop(event["key"], None)  # a resumed run begins it anew
             case "soaking":
                 self.soaking[event["key"]] = event
             case "finished":

@@ -436,10 +436,11 @@ class CudaLoad:
         # The stamp behind the group that finished last may not have run yet.
         edge, ended_s, next_group = self._read_edge(), time.monotonic(), self._queue.finished - 1
         watched = replace(self._watch.so_far(), samples_w=[]) if self._watch else Watched()
-        telemetry = self._told(watched, edge, self._busy(edge), ended_s, next_group)
+        edges, busy = (self._first_edge, edge), self._busy(edge)
         if self._watch is not None and edge is not None and self._device.gpu is not None:
             self._first_edge = replace(edge, busy=self._device.gpu.busy_sample())
             self._watch.forget(ended_s - _KEPT_S)
+        telemetry = self._told(watched, edges, busy, ended_s, next_group)
         self._first_group = next_group
         self._began_s = self._marked_s = ended_s
         self._groups.clear()
@@ -456,7 +457,7 @@ class CudaLoad:
             if self._watch is not None:
                 self._watch.stop()
             busy = self._busy(edge)
-        telemetry = self._told(self.watched, edge, busy, ended_s, next_group)
+        telemetry = self._told(self.watched, (self._first_edge, edge), busy, ended_s, next_group)
         return replace(telemetry, burst=burst(self._groups, self._burst_clock)) if self._has_burst else telemetry
 
     def _read_edge(self) -> "Edge | None":
@@ -470,13 +471,18 @@ class CudaLoad:
         return gpu.busy_ratios(first_edge.busy, last_edge.busy)
 
     def _told(
-        self, watched: Watched, last_edge: "Edge | None", busy: Mapping[str, Reading], ended_s: float, next_group: int
+        self,
+        watched: Watched,
+        edges: "tuple[Edge | None, Edge | None]",
+        busy: Mapping[str, Reading],
+        ended_s: float,
+        next_group: int,
     ) -> Telemetry:
-        """Telemetry from the window's first edge to this one."""
+        """Telemetry between two edges of a window, whose clock is that until the group `next_group` began."""
         from harness.probe.telemetry import Load as LoadFacts
         from harness.probe.telemetry import nothing_watched, summarise
 
-        device, gpu, first_edge = self._device, self._device.gpu, self._first_edge
+        device, gpu, (first_edge, last_edge) = self._device, self._device.gpu, edges
         facts = LoadFacts(
             began_s=self._began_s,
             groups=self._groups,
