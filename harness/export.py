@@ -63,6 +63,8 @@ def table(runs: Sequence[Run]) -> "pandas.DataFrame":
 
     A run file may come from anyone: text without control characters.
     """
+    if not any(run.records for run in runs):
+        raise HarnessError("these runs hold no case, so there is no row to export. Name others.")
     frame = store.frame(runs)
     cards = {run.run_id: _fact(run, "card") for run in runs}
     frame.insert(4, "card", [cards[run_id] for run_id in frame["run_id"]])

@@ -176,6 +176,13 @@ def test_the_verb_writes_a_set_at_once(format, tmp_path, capsys):
     assert os.listdir(out.parent) == ["figures"]  # noqa: PTH208  # hidden files count too
 
 
+@pytest.mark.parametrize("written", [to_csv, to_parquet])
+def test_runs_without_a_case_are_refused(written):
+    """A table without a row had no columns, which ended in a traceback."""
+    with pytest.raises(HarnessError, match="these runs hold no case"):
+        written([hand_made.gpu_run()])
+
+
 def test_what_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(HarnessError, match="cannot write"):
