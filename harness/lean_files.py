@@ -161,7 +161,7 @@ def _is_sound_benchmark(benchmark: _LeanBenchmark) -> bool:
     if record.key != benchmark.name or record.outcome != "measured" or record.samples is None or not data:
         return False
     launches, window_s = record.samples.launches_per_sample, record.samples.window_s
-    if launches < 1 or window_s <= 0 or min(data) <= 0:
+    if launches < 1 or window_s <= 0 or min(data) <= 0 or not 0 <= record.samples.starved <= len(data):
         return False
     return abs(sum(data) * launches - window_s) <= store.WINDOW_TOLERANCE_RATIO * window_s
 

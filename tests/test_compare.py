@@ -283,13 +283,16 @@ def damage(document: dict[str, object], how: str) -> str:
         record["extra_info"]["metrics"][0]["value"] = "fast"
     elif how == "twice":
         document["benchmarks"] = [record, record]
+    elif how == "starved":
+        record["extra_info"]["samples"]["starved"] = 999
     elif how == "schema":
         document["schema_version"] = 99
     return json.dumps(document)
 
 
 @pytest.mark.parametrize(
-    "how", ["cut short", "two documents", "samples off", "another name", "text for a number", "twice", "schema"]
+    "how",
+    ["cut short", "two documents", "samples off", "another name", "text for a number", "twice", "starved", "schema"],
 )
 def test_a_damaged_file_is_refused_in_the_words_of_the_store(tmp_path: Path, how: str):
     save(tmp_path, made.old())
