@@ -141,6 +141,9 @@ def _refuse_mixed(sets: Sequence[Set]) -> None:
     models = list(dict.fromkeys(one.gpu for one in sets))
     if len(models) > 1:
         raise HarnessError(f"a fleet is of one model, these sets are of {quoted(models)}. Name the sets of one.")
+    injected = next((one for one in sets if one.inject), None)
+    if injected is not None:
+        raise HarnessError(f"'{injected.label}' was slowed down on purpose (--inject {injected.inject}). Leave it out.")
 
 
 def _by_card(sets: Sequence[Set]) -> list[Set]:

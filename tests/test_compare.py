@@ -588,6 +588,14 @@ def test_cards_that_differ_by_less_than_runs_do_are_alike():
     assert len(judge_fleet(made.cards([1e12] * 6 + [0.99e12])).findings) == 1
 
 
+def test_a_fleet_with_runs_slowed_down_on_purpose_is_refused():
+    """They were averaged with the card's real runs: half of what was put in looked like the card's own."""
+    slow = made.run(made.record(made.COPY, "memory", 0.5e12), card="card0", run_id="slow")
+    injected = set_of("slow", [replace(slow, order=replace(slow.order, inject=("memory=50%",)))])
+    with pytest.raises(HarnessError, match=r"'slow' was slowed down on purpose \(--inject memory=50%\)\. Leave it out"):
+        judge_fleet([*made.cards([1e12] * 6), injected])
+
+
 def test_sets_of_one_card_are_one_member():
     sets = made.cards([*RATES, 0.5e12])
     again = [replace(one, label=f"{one.label} again") for one in sets]
