@@ -24,6 +24,8 @@ WORD_BYTES = 4
 # 128 B apart: no two loads of a chain share a line of any cache.
 LINE_WORDS = 16
 MODULUS = 2**32
+# What is summed at once to check a kernel: torch makes a copy of it in 64 bits first.
+SUMMED_WORDS = 2**26
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def plan_sweep(source: torch.Tensor, sums: torch.Tensor, rounds: int) -> Launch:
 
 def expected_sweep(source: torch.Tensor, programs: int, rounds: int) -> torch.Tensor:
     """What `plan_sweep` must leave modulo 2**32, computed from each block's sum."""
-    of_block = source.view(-1, SWEEP_BLOCK).sum(dim=1, dtype=torch.int64)
+    of_block = _sums_of_rows(source.view(-1, SWEEP_BLOCK))
     blocks = len(of_block)
     before = torch.cat([of_block.new_zeros(1), of_block.cumsum(0)])
     first = torch.arange(programs, device=source.device) * blocks // programs
@@ -169,7 +171,7 @@ def plan_apart(source: torch.Tensor, sums: torch.Tensor, stride: int) -> Launch:
 
 def expected_apart(source: torch.Tensor, stride: int) -> torch.Tensor:
     """What `plan_apart` must leave."""
-    return source[::stride].reshape(-1, APART_BLOCK).sum(dim=1, dtype=torch.int64)
+    return _sums_of_rows(source[::stride].view(-1, APART_BLOCK))
 
 
 def plan_gather(source: torch.Tensor, index: torch.Tensor, sums: torch.Tensor, words: int) -> Launch:
@@ -293,6 +295,12 @@ class WalkBySm:
     def expected(self) -> torch.Tensor:
         """Where every walk must have ended."""
         return self.chain.places[self.steps % len(self.chain.places)].expand(len(self.sms))
+
+
+def _sums_of_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """Each row's sum, some rows at a time: of all at once the copy in 64 bits would be twice the matrix."""
+    pieces = matrix.split(max(1, SUMMED_WORDS // matrix.shape[1]))
+    return torch.cat([piece.sum(dim=1, dtype=torch.int64) for piece in pieces])
 
 
 def _require_words(source: torch.Tensor, multiple: int) -> None:

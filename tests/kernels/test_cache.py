@@ -41,6 +41,16 @@ def test_words_apart_are_those_and_no_others(stride):
     assert torch.equal(sums, cache.expected_apart(source, stride))
 
 
+def test_checking_a_working_set_makes_no_copy_of_it(monkeypatch):
+    """torch widens what it sums: the copy of 8 GiB took 16 more than the case says that it needs."""
+    monkeypatch.setattr(cache, "SUMMED_WORDS", 4 * cache.SWEEP_BLOCK)
+    source = words(64 * cache.SWEEP_BLOCK)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as watched:
+        cache.expected_sweep(source, 7, 5)
+        cache.expected_apart(source, 1)
+    assert max(event.cpu_memory_usage for event in watched.events()) <= source.nbytes / 4
+
+
 @pytest.mark.parametrize("row_words", [1, 8, 128])
 def test_gather_sums_the_rows_that_the_index_names(row_words):
     rows = cache.GATHER_WORDS // row_words
