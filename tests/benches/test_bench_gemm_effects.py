@@ -1,9 +1,11 @@
 """What alignment, units and data declare for a GPU, and each case of the CPU as a worker runs it."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
 
 from benches import bench_alignment, bench_data, bench_units
 from harness.model import DeviceFacts
@@ -11,6 +13,7 @@ from harness.probe.measure import SMOKE, Subject, measure_case
 from harness.specs import lookup
 from kernels.checker import TorchChecker
 from kernels.gemm_data import DATA
+from kernels.reference import fill_normal, sqnr_db
 from tests.benches.test_bench_cache import Host
 from tests.benches.test_cases import A100, CPU, H200
 
@@ -66,6 +69,31 @@ def test_types_that_a_card_lacks_are_named():
     assert on_cpu == ["TF32 is a type of NVIDIA's tensor cores"]
     for bench in (bench_alignment, bench_data):
         assert all("needs compute capability" in case.not_applicable for case in bench.cases("full", old))
+
+
+def hopper_fast(a, b, fraction_bits=13, products=32):
+    """Sums of a[row] * b[row] as Hopper's tensor cores keep them: 32 products at a time are aligned with the sum so far
+    and cut to 13 bits behind the point. On random data and k of 8192 this leaves 51.6 dB in bfloat16, as an H200 does.
+    """
+    total = torch.zeros(len(a), dtype=torch.float64)
+    for first in range(0, a.shape[1], products):
+        piece = (a[:, first : first + products] * b[:, first : first + products]).double()
+        terms = torch.cat([total[:, None], piece], dim=1)
+        unit = torch.exp2(terms.abs().amax(dim=1, keepdim=True).clamp(min=1e-30).log2().floor() - fraction_bits)
+        total = ((terms / unit).trunc() * unit).sum(dim=1)
+    return total.bfloat16()
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_sums_as_hopper_makes_them_pass_on_every_kind_of_data(data):
+    """Sorted numbers were asked for 35 dB and have 16: sums of one sign that grow lose the products' own bits."""
+    draws = [fill_normal(torch.empty(320, 8192), seed) for seed in (1, 2)]
+    a, b = (DATA[data](draw)[::20].to(torch.float8_e4m3fn).double() for draw in draws)
+    a, b = a.repeat_interleave(len(a), dim=0), b.repeat(len(b), 1)
+    sqnr = sqnr_db(hopper_fast(a, b), (a * b).sum(dim=1))
+    least = bench_data.least_sqnr_db("fp8_e4m3", data)
+    assert least + 4 <= sqnr
+    assert sqnr == math.inf or sqnr < 60
 
 
 def test_data_are_all_kinds_in_two_types_of_one_shape():
