@@ -9,7 +9,7 @@ import torch
 from benches import bench_protocols
 from harness.importers import nvbandwidth, published
 from harness.model import PROFILES
-from harness.probe.measure import SMOKE, Subject, measure_case
+from harness.probe.measure import SMOKE, CheckFailedError, Subject, check, measure_case
 from harness.probe.protocols import FLUSHED_BYTES, PeerProtocols
 from kernels.checker import TorchChecker
 from tests.benches.test_cases import A100, CPU, H200
@@ -75,6 +75,27 @@ def test_what_is_launched_is_right_before_and_after(case):
     bench_protocols.bench_protocols(small(case), FAKE, measure)
     assert [check.passed for check in told[0].checks] == [True, True]
     assert all(sample == pytest.approx(0.1) for sample in told[0].samples.seconds)
+
+
+@pytest.mark.parametrize("protocol", ["mamf", "do_bench"])
+def test_a_row_that_is_never_written_is_found(protocol, monkeypatch):
+    """What mamf-finder fills the result with before each launch hid it, where no row is compared."""
+
+    def plan_all_but_one(a, b, out, **_):
+        def launch():
+            out[2:] = a[2:].float() @ b.float().t()
+            out[0] = a[0].float() @ b.float().t()
+
+        return launch
+
+    monkeypatch.setattr(bench_protocols.gemm_torch, "plan", plan_all_but_one)
+    case = bench_protocols.gemm_case(protocol, "bf16", "torch", (256, 64, 64), FAKE)
+
+    def measure(launch, **how):
+        with pytest.raises(CheckFailedError):
+            check(Subject(launch, **how), TellingDevice(), TorchChecker(), 1, "before")
+
+    bench_protocols.bench_protocols(case, FAKE, measure)
 
 
 def test_fp8_results_beyond_the_type_are_compared_with_its_largest():
