@@ -22,7 +22,8 @@ L2_MULTIPLES = 64
 DATA = ("normal", "heavy", "outlier")
 GEMM = (8192, 8192, 8192)
 PEAKS = {"mxfp8_e4m3": "fp8", "nvfp4_e2m1": "fp4"}
-SAMPLED_ROWS = 64
+# Decoded by tables on the host as well: rows of both operands, and where they meet in the product.
+SAMPLED_ROWS, SAMPLED_COLUMNS = 64, 256
 # What rounding to bfloat16 leaves; the sums are those of float32.
 GEMM_SQNR_DB = 50.0
 FLOAT32_SQNR_DB = 120.0
@@ -172,6 +173,12 @@ def piece_of(packed, part):
     return mx.Packed(form, codes, scales, packed.tensor_scale, count)
 
 
+def rows_of(packed, k, rows):
+    """Those rows of a packed matrix of k columns."""
+    codes, scales = (kept.view(packed.values // k, -1)[rows].flatten() for kept in (packed.codes, packed.scales))
+    return mx.Packed(packed.format, codes, scales, packed.tensor_scale, len(rows) * k)
+
+
 def measure_error(case, device, measure):
     """SQNR of a format, the same without the largest values, and the bits that it takes."""
     p = case.params
@@ -226,9 +233,13 @@ def measure_gemm(case, device, measure):
         outs[i % sets] = plans[i % sets]()
 
     def reference(i):
-        rows = torch.linspace(0, m - 1, SAMPLED_ROWS).long()
-        a, b = (mx_reference.dequantised(side).view(-1, k) for side in packed[i])
-        yield outs[i][rows.to(place)].cpu(), a[rows] @ b.t()
+        rows = torch.linspace(0, m - 1, SAMPLED_ROWS, device=place).long()
+        columns = torch.linspace(0, n - 1, SAMPLED_COLUMNS, device=place).long()
+        a, b = (
+            mx_reference.dequantised(rows_of(side, k, chosen)).view(-1, k)
+            for side, chosen in zip(packed[i], (rows, columns), strict=True)
+        )
+        yield outs[i][rows][:, columns].cpu(), a @ b.t()
         yield outs[i].isfinite().all(), torch.ones((), dtype=torch.bool, device=place)
 
     measure(

@@ -6,6 +6,7 @@ import pytest
 
 from benches import bench_mx
 from benches.bench_mx import bench_mx as bench
+from kernels import mx_reference
 from tests.benches.low_precision import checked
 from tests.benches.test_cases import CPU, H200
 
@@ -37,6 +38,30 @@ def test_products_need_blackwell_and_name_their_peak():
         c.params["format"]: c for c in bench_mx.cases("full", B200) if c.op == "mx_gemm" and not c.not_applicable
     }
     assert {name: case.work[0].peak for name, case in on_b200.items()} == {"mxfp8_e4m3": "fp8", "nvfp4_e2m1": "fp4"}
+
+
+def test_a_product_is_checked_by_rows_of_both_operands_and_not_by_all_that_they_hold(monkeypatch):
+    """Decoding ten sets of 8192 x 8192 by tables on the host would have taken a B200's case minutes."""
+    m, n, k = 640, 512, 64
+    decoded = []
+
+    def plan(a, b, k):
+        product = exactly(a).view(m, k) @ exactly(b).view(n, k).t()
+        return product.bfloat16
+
+    def counted(packed):
+        decoded.append(packed.values)
+        return exactly(packed)
+
+    exactly = mx_reference.dequantised
+    monkeypatch.setattr(bench_mx.mx_gemm, "plan", plan)
+    monkeypatch.setattr(bench_mx.mx_reference, "dequantised", counted)
+    case = bench_mx.gemm_case("nvfp4_e2m1", B200)
+    per_set = int((m + n) * k * 4.5 / 8) + 2 * m * n
+    case = replace(case, params={**case.params, "m": m, "n": n, "k": k}, footprint_bytes=per_set)
+    checks, _ = checked(bench, case, CPU)
+    assert [check.passed for check in checks] == [True, True]
+    assert decoded == 2 * [bench_mx.SAMPLED_ROWS * k, bench_mx.SAMPLED_COLUMNS * k]
 
 
 def test_nvfp4_reads_its_values_twice_to_pack_them():
