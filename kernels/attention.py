@@ -25,7 +25,7 @@ PAGE = 64
 LEAST_ROWS = 16
 LOG2_E = 1.4426950408889634
 CACHE_DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn)
-# Programs of decode that an SM holds: 3 buffers of keys and values, 64 by 128 of 2 B each, are 96 KiB of its 227.
+# Programs of decode that an SM holds.
 PROGRAMS_PER_SM = 2
 # A program of a single block would have nothing to load while it computes.
 LEAST_BLOCKS = 2
@@ -227,9 +227,30 @@ class PrefillConfig:
 
 PREFILL = PrefillConfig()
 DECODE_WARPS = 4
-# By whether the cache is paged. The compiler spreads stages over loads that wait for one another: pages whose number is
-# loaded first need seven for the three buffers that four give without.
-DECODE_STAGES = {False: 4, True: 7}
+# Blocks of keys and values under way: 3 of 64 by 128 in 2 B are 96 KiB of the 227 of an SM of Hopper.
+MOST_BUFFERS = 3
+# Shared memory of a program beside them: queries and weights of 16 rows, and what CUDA keeps for itself.
+BESIDE_BUFFERS, RESERVED = 6 * 1024 + 64, 1024
+
+
+def decode_stages(block_bytes: int, shared_bytes: int, *, is_paged: bool) -> int:
+    """Stages for as many buffers of keys and values, of so many bytes a block, as let PROGRAMS_PER_SM programs fit.
+
+    `shared_bytes` is what one program may ask for, which is all that an SM has. The compiler spreads stages over loads
+    that wait for one another: pages whose number is loaded first need seven for the three buffers that four give
+    without.
+    """
+    of_one = (shared_bytes + RESERVED) // PROGRAMS_PER_SM - RESERVED - BESIDE_BUFFERS
+    buffers = max(1, min(MOST_BUFFERS, of_one // block_bytes))
+    return 2 * buffers + 1 if is_paged else buffers + 1
+
+
+def shared_bytes_of(device: torch.device) -> int:
+    """Shared memory that one program may ask for; an H200's where there is no GPU."""
+    if device.type != "cuda":
+        return 232448
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # missing in torch's stub
 
 
 def choose_splits(sequence_heads: int, blocks: int, slots: int) -> int:
@@ -297,7 +318,7 @@ def plan_decode(
         IS_SPLIT=splits > 1,
         PAGED=table is not None,
         MULTIPLY=multiply,
-        STAGES=DECODE_STAGES[table is not None],
+        STAGES=decode_stages(2 * PAGE * d * keys.element_size(), shared_bytes_of(q.device), is_paged=table is not None),
         num_warps=DECODE_WARPS,
     )
     if splits == 1:

@@ -290,7 +290,9 @@ def compile_decode(capability, cache_type, is_split, paged):
     arguments |= {"scale": "fp32", "value_scale": "fp32", "length": "i32", "blocks_each": "i32", "splits": "i32"}
     multiply = tl.bfloat16 if cache_type == "bf16" else tl.float16
     constants = {"KV_HEADS": 8, "GROUP": 8, "ROWS": 16, "D": 128, "BLOCK": attention.PAGE, "IS_SPLIT": is_split}
-    constants |= {"PAGED": paged, "MULTIPLY": multiply, "STAGES": attention.DECODE_STAGES[paged]}
+    block_bytes = 2 * attention.PAGE * 128 * TYPE_BYTES[cache_type]
+    stages = attention.decode_stages(block_bytes, SHARED_BYTES[capability], is_paged=paged)
+    constants |= {"PAGED": paged, "MULTIPLY": multiply, "STAGES": stages}
     kernel = attention.decode_kernel
     result = compile_kernel(kernel, capability, arguments, constants, num_warps=attention.DECODE_WARPS)
     return result | {"kernel": kernel.__name__, "cache": cache_type, "is_split": is_split, "paged": paged}
@@ -493,11 +495,13 @@ if __name__ == "__main__":
     parser.add_argument("capabilities", nargs="+", type=int, choices=SHARED_BYTES)
     parser.add_argument("--out", nargs="+", choices=OUT_TYPE_BYTES, default=["bf16"])
     parser.add_argument("--only-gemm", action="store_true")
+    parser.add_argument("--only-attention", action="store_true")
     parser.add_argument("--ones", action="store_true")
     options = parser.parse_args()
     for requested in options.capabilities:
         gemms = [compile_gemms(requested, options.out), compile_promoted_and_skinny(requested, options.out)]
         lines = chain(*gemms) if options.only_gemm else compile_all(requested, options.out)
+        lines = compile_attention(requested) if options.only_attention else lines
         lines = compile_of_ones(requested) if options.ones else lines
         for line in lines:
             sys.stdout.write(json.dumps(line) + "\n")

@@ -161,6 +161,18 @@ def test_decode_keeps_three_blocks_of_a_bf16_cache_under_way_and_two_programs_fi
         assert line["counts"]["cp.async.c"] and line["counts"]["mma.sync"], line
 
 
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_two_programs_of_decode_fit_an_sm_and_one_of_prefill(compiled, capability):
+    """One of a bf16 cache asked for 102 KiB, of which Ada has 99: every such case failed there."""
+    lines = compiled if capability == 90 else compile_for(capability, "--only-attention")
+    shared_bytes = {80: 164, 89: 100, 90: 228}[capability] * 2**10  # of an SM, of which a program's 1 KiB is CUDA's
+    decode = of(lines, "decode_kernel")
+    assert {line["cache"] for line in decode} == ({"bf16"} if capability < 89 else {"bf16", "fp8e4nv"})
+    assert [line for line in decode if 2 * (line["shared_bytes"] + 2**10) > shared_bytes] == []
+    assert [line for line in decode if not line["counts"]["cp.async.c"] or line["local_bytes"]] == []
+    assert [line for line in of(lines, "prefill_kernel") if line["shared_bytes"] + 2**10 > shared_bytes] == []
+
+
 def test_prefill_uses_wgmma_and_loads_ahead(compiled):
     lines = [line for line in compiled if line["kernel"] == "prefill_kernel"]
     assert {line["causal"] for line in lines} == {True, False}
