@@ -226,6 +226,9 @@ class PrefillConfig:
 
 
 PREFILL = PrefillConfig()
+# Other tensor cores than those of Hopper and data-centre Blackwell take operands from registers, which then do not hold
+# 128 keys as well: a thread spilled 584 bytes. Never run.
+PREFILL_FROM_REGISTERS = PrefillConfig(block_n=64, stages=3)
 DECODE_WARPS = 4
 # Blocks of keys and values under way: 3 of 64 by 128 in 2 B are 96 KiB of the 227 of an SM of Hopper.
 MOST_BUFFERS = 3
@@ -251,6 +254,12 @@ def shared_bytes_of(device: torch.device) -> int:
         return 232448
     properties = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # missing in torch's stub
+
+
+def prefill_config(device: torch.device) -> PrefillConfig:
+    """The tiles for a GPU; Hopper's where there is none."""
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+    return PREFILL if major in (9, 10) else PREFILL_FROM_REGISTERS
 
 
 def choose_splits(sequence_heads: int, blocks: int, slots: int) -> int:
@@ -350,20 +359,27 @@ def scratch_numbers(batch: int, heads: int, kv_heads: int, d: int, length: int, 
 
 
 def plan_prefill(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor, *, causal: bool
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    causal: bool,
+    config: PrefillConfig | None = None,
 ) -> Launch:
     """A launch of out = attention of every query over the keys, or with `causal` over those up to its own place."""
+    config = config or prefill_config(q.device)
     batch, heads, length, d = q.shape
     kv_heads = keys.shape[1]
     if out.shape != q.shape or keys.shape != (batch, kv_heads, length, d) or values.shape != keys.shape:
         raise ValueError(f"q {_describe(q)}, out {_describe(out)}, keys {_describe(keys)}, values {_describe(values)}")
-    if heads % kv_heads or length % PREFILL.block_m or d not in (64, 128):
+    if heads % kv_heads or length % config.block_m or d not in (64, 128):
         raise ValueError(
-            f"{heads} heads over {kv_heads}, length {length}, d {d}: whole groups, whole blocks of {PREFILL.block_m},"
+            f"{heads} heads over {kv_heads}, length {length}, d {d}: whole groups, whole blocks of {config.block_m},"
             f" and 64 or 128 are needed"
         )
     return partial(
-        prefill_kernel[(length // PREFILL.block_m, batch * heads)],
+        prefill_kernel[(length // config.block_m, batch * heads)],
         q,
         keys,
         values,
@@ -373,12 +389,12 @@ def plan_prefill(
         HEADS=heads,
         KV_HEADS=kv_heads,
         D=d,
-        BLOCK_M=PREFILL.block_m,
-        BLOCK_N=PREFILL.block_n,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
         CAUSAL=causal,
         MULTIPLY=tl.float32 if INTERPRETED else tl.bfloat16 if q.dtype == torch.bfloat16 else tl.float16,
-        STAGES=PREFILL.stages,
-        num_warps=PREFILL.warps,
+        STAGES=config.stages,
+        num_warps=config.warps,
     )
 
 

@@ -309,7 +309,7 @@ def compile_attention(capability):
     result = compile_kernel(attention.combine_kernel, capability, arguments, constants, num_warps=4)
     yield result | {"kernel": "combine_kernel"}
     for causal in (True, False):
-        config = attention.PREFILL
+        config = attention.PREFILL if capability in (90, 100) else attention.PREFILL_FROM_REGISTERS
         arguments = dict.fromkeys(("q", "keys", "values", "out"), "*bf16") | {"scale": "fp32", "length": "i32"}
         constants = {"HEADS": 64, "KV_HEADS": 8, "D": 128, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
         constants |= {"CAUSAL": causal, "MULTIPLY": tl.bfloat16, "STAGES": config.stages}

@@ -93,13 +93,14 @@ def test_no_split_is_left_without_a_block():
         assert -(-blocks // -(-blocks // splits)) == splits
 
 
+@pytest.mark.parametrize("config", [attention.PREFILL, attention.PREFILL_FROM_REGISTERS])
 @pytest.mark.parametrize("causal", [True, False])
-def test_prefill_is_right(causal):
+def test_prefill_is_right(causal, config):
     length = 2 * attention.PREFILL.block_m
     q = random((1, 4, length, D))
     keys, values = (random((1, 2, length, D), seed=seed) for seed in (2, 3))
     out = torch.full((1, 4, length, D), float("nan"))
-    attention.plan_prefill(q, keys, values, out, causal=causal)()
+    attention.plan_prefill(q, keys, values, out, causal=causal, config=config)()
     assert sqnr_db(out[0], attention.reference(q[0], keys[0], values[0], first=0 if causal else None)) > 100
 
 

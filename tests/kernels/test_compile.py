@@ -170,7 +170,8 @@ def test_two_programs_of_decode_fit_an_sm_and_one_of_prefill(compiled, capabilit
     assert {line["cache"] for line in decode} == ({"bf16"} if capability < 89 else {"bf16", "fp8e4nv"})
     assert [line for line in decode if 2 * (line["shared_bytes"] + 2**10) > shared_bytes] == []
     assert [line for line in decode if not line["counts"]["cp.async.c"] or line["local_bytes"]] == []
-    assert [line for line in of(lines, "prefill_kernel") if line["shared_bytes"] + 2**10 > shared_bytes] == []
+    prefill = of(lines, "prefill_kernel")
+    assert [line for line in prefill if line["shared_bytes"] + 2**10 > shared_bytes or line["stack_bytes"] > 64] == []
 
 
 def test_prefill_uses_wgmma_and_loads_ahead(compiled):
