@@ -25,7 +25,7 @@ QUALITY_S = 4.0
 SHOTS_S = 1.0
 CONTEXT_S = 15.0
 # Latencies that the device times over a window, as it times a rate.
-IN_WINDOWS = ("load_latency", "peer_latency")
+IN_WINDOWS = ("load_latency", "peer_latency", "utilisation")
 
 LATENCY_S = 7e-6
 RATES_PER_S = {"B": 330e9, "FLOP": 650e12}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benches import bench_kernels_ab, bench_nccl_sweep, bench_protocols, bench_tuning
+from benches import bench_kernels_ab, bench_nccl_sweep, bench_protocols, bench_tuning, bench_utilisation
 from harness import store
 from tests.benches.test_cases import FAMILIES, TWO_H200
 from tests.plan_time import case_seconds, plan_seconds, worlds_of
@@ -40,6 +40,13 @@ def test_every_family_is_counted():
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
 def test_every_part_of_full_that_a_family_is_takes_at_most_nine_minutes(family):
     assert plan_seconds(cases_of("full", family), "full") <= PART_LIMIT_S
+
+
+def test_a_latency_that_fills_a_window_takes_as_long_as_a_rate():
+    """One warp that spins was counted as calls by the host's clock, a second for all of them."""
+    spin, _, copy, _ = bench_utilisation.cases("full", TWO_H200)
+    assert spin.kind == "latency"
+    assert case_seconds(spin, "full") == case_seconds(copy, "full")
 
 
 def test_sweep_of_nccls_settings_takes_at_most_four_minutes_beside_the_start_of_a_run():
