@@ -79,6 +79,31 @@ def test_a_median_never_spans_two_machines():
     assert ratios == ["1.0400", "2.0000"]
 
 
+def test_rows_of_a_table_are_told_by_what_differs_best_first_and_without_means():
+    table = "block_m.128+block_n.256+stages.3+split_epilogue.true"
+    others = {
+        "block_m.128+block_n.256+stages.2+split_epilogue.true": 0.98,
+        "block_m.64+block_n.256+stages.3+split_epilogue.true": 1.01,
+        "block_m.128+block_n.256+stages.3": 0.99,
+    }
+    rows = [
+        replace(one, case=case, key=case.key)
+        for name, ratio in others.items()
+        for one in [record(8192, None, ratio, protocol="short_blocks")]
+        for case in [replace(one.case, params={**one.case.params, "config": name, "against": table})]
+    ]
+    ours = record(8192, None, 1.02, protocol="short_blocks")
+    lines = rival_lines([run_of(*rows, ours)])
+    at = lines.index("a row / the table's in short blocks at one clock: cycles alone")
+    assert [line.split("8192x8192x8192 ")[1].split("  ")[0] for line in lines[at + 2 : at + 5]] == [
+        "block_m 64",
+        "no split_epilogue",
+        "stages 2",
+    ]
+    assert [line for line in lines if "geometric" in line] == []
+    assert "triton / torch in short blocks at one clock: cycles alone" in lines
+
+
 def test_nothing_is_printed_where_nothing_was_compared():
     assert rival_lines([RUN]) == []
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import units
@@ -16,7 +16,10 @@ _TITLES = {
     ABBA: "in blocks A B B A, each at its own equilibrium",
     SHORT_BLOCKS: "in short blocks at one clock: cycles alone",
 }
-_COLUMNS = "{:<42}{:>20}{:>20}{:>17}{:>13}{:>10}"
+_COLUMNS = "{:>20}{:>20}{:>17}{:>13}{:>10}"
+_NAME_WIDTH = 42
+# Of rows of a kernel's table, each against the table's own: the best first, and no mean over them.
+_ROWS = "a row / the table's"
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,24 @@ def rival_lines(runs: Sequence[Run]) -> list[str]:
 
 
 def _tables(rows: Sequence[Compared], where: str) -> Iterator[str]:
-    """One table a protocol, with geometric means and the least of each group."""
-    for protocol in dict.fromkeys(row.protocol for row in rows):
-        own = [row for row in rows if row.protocol == protocol]
-        sides = ", ".join(dict.fromkeys(row.sides for row in own))
-        head = _COLUMNS.format("", "rate", "cycle ratio", "pJ", "MHz", "blocks")
+    """A table for each protocol and pair of sides; of implementations with means and the least of each group."""
+    for protocol, sides in dict.fromkeys((row.protocol, row.sides) for row in rows):
+        own = [row for row in rows if (row.protocol, row.sides) == (protocol, sides)]
+        if sides == _ROWS:
+            groups = list(dict.fromkeys(row.group for row in own))
+            own.sort(key=lambda row: (groups.index(row.group), -_lead(row)))
+        width = max(_NAME_WIDTH, *(len(row.what) + 2 for row in own))
         title = f"{sides} {_TITLES.get(protocol, clean(protocol))}"
-        yield from ("", f"{title}, on {where}" if where else title, head.rstrip())
-        yield from (_line(row) for row in own)
-        for group in dict.fromkeys(row.group for row in own):
+        yield from ("", f"{title}, on {where}" if where else title)
+        yield (" " * width + _COLUMNS.format("rate", "cycle ratio", "pJ", "MHz", "blocks")).rstrip()
+        yield from (_line(row, width) for row in own)
+        for group in dict.fromkeys(row.group for row in own) if sides != _ROWS else ():
             yield from _means(group, [row for row in own if row.group == group])
+
+
+def _lead(row: Compared) -> float:
+    """By how much a row is ahead: in rate, or in cycles where blocks share one clock."""
+    return row.ratios[RATE_RATIO][0] or row.ratios[CYCLE_RATIO][0] or 0.0
 
 
 def _compared(records: Sequence[Record]) -> Compared:
@@ -65,16 +76,27 @@ def _compared(records: Sequence[Record]) -> Compared:
     dims = [str(params[name]) for name in ("m", "n", "k") if name in params]
     size = "x".join(dims) if dims else units.format_size(float(params["bytes"])) if "bytes" in params else ""
     group = " ".join(str(part) for part in (case.op, params.get("dtype", ""), params.get("accumulation", "")) if part)
+    changed = _changed(params)
     return Compared(
         protocol=str(params.get("protocol", ABBA)),
-        what=clean(f"{group} {size}"),
-        group=clean(group),
-        sides=clean(f"{params.get('impl', '')} / {params.get('against', '')}"),
+        what=clean(" ".join(part for part in (group, size, changed) if part)),
+        group=clean(f"{group} {size}" if changed else group),
+        sides=_ROWS if "config" in params else clean(f"{params.get('impl')} / {params.get('against')}"),
         ratios={name: _ratio(records, name) for name in NAMES},
         energies=(_median(records, "energy_per_work"), _median(records, "against_energy_per_work")),
         clocks=(_clock(records), _median(records, "against_sm_clock")),
         spread=_median(records, "block_spread"),
     )
+
+
+def _changed(params: Mapping[str, object]) -> str:
+    """What a row of a kernel's table has that the one beside it has not; what it only lacks is said so."""
+    row, other = (str(params.get(name, "")).split("+") for name in ("config", "against"))
+    if "config" not in params:
+        return ""
+    names = {part.partition(".")[0] for part in row}
+    lost = [f"no {part.partition('.')[0]}" for part in other if part.partition(".")[0] not in names]
+    return " ".join([*(part.replace(".", " ", 1) for part in row if part not in other), *lost])
 
 
 def _ratio(records: Sequence[Record], name: str) -> tuple[float | None, float | None, float | None]:
@@ -93,16 +115,18 @@ def _clock(records: Sequence[Record]) -> float | None:
     return median_of_known(r.telemetry.sm_clock_mhz for r in records if r.telemetry)
 
 
-def _line(row: Compared) -> str:
+def _line(row: Compared, width: int) -> str:
     pico = [None if joules is None else joules * 1e12 for joules in row.energies]
-    return _COLUMNS.format(
-        row.what,
-        _said(row.ratios[RATE_RATIO]),
-        _said(row.ratios[CYCLE_RATIO]),
-        _both(pico, units.significant),
-        _both(row.clocks, lambda value: f"{value:.0f}"),
-        "" if row.spread is None else f"± {100 * row.spread:.2f} %",
-    ).rstrip()
+    return (
+        f"{row.what:<{width}}"
+        + _COLUMNS.format(
+            _said(row.ratios[RATE_RATIO]),
+            _said(row.ratios[CYCLE_RATIO]),
+            _both(pico, units.significant),
+            _both(row.clocks, lambda value: f"{value:.0f}"),
+            "" if row.spread is None else f"± {100 * row.spread:.2f} %",
+        ).rstrip()
+    )
 
 
 def _said(ratio: tuple[float | None, float | None, float | None]) -> str:
