@@ -20,7 +20,7 @@ _CAST = {
 }
 _BLOCKS = {
     **{"MODE": quantise.MODES.index("block"), "COUNT": 1, "LANES": 1, "BOTH": True, "REMEMBERS": False},
-    **{"TILE": quantise.TILE, "LEAST": quantise.LEAST_AMAX},
+    **{"TILE": quantise.TILE, "LEAST": quantise.LEAST_AMAX, "CUTS": False},
 }
 # A kernel of five lines, and one that casts a tile both ways: arguments, constants, warps.
 KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {

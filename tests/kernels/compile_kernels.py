@@ -90,6 +90,7 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
         "ld.global.ca",
         "st.relaxed.sys.global.v2.b64",
         "ld.relaxed.sys.global.v2.b64",
+        "cvt.rz.f16.f32",
         "st.release.sys",
         "ld.acquire.sys",
     )
@@ -333,6 +334,7 @@ def compile_quantise(capability):
         arguments = {"source": "*bf16", **of_two, **codes, **scales, **sizes, "limit": "fp32"}
         cast_tile = quantise.CAST_TILES[mode]
         constants = {"MODE": number, **how, "TILE": cast_tile, "LEAST": quantise.LEAST_AMAX}
+        constants["CUTS"] = capability == 89
         warps = quantise.CAST_WARPS[cast_tile]
         result = compile_kernel(quantise.cast_kernel, capability, arguments, constants, num_warps=warps)
         yield result | {"kernel": "quantise.cast_kernel", "mode": mode}
@@ -496,12 +498,14 @@ if __name__ == "__main__":
     parser.add_argument("--out", nargs="+", choices=OUT_TYPE_BYTES, default=["bf16"])
     parser.add_argument("--only-gemm", action="store_true")
     parser.add_argument("--only-attention", action="store_true")
+    parser.add_argument("--only-casts", action="store_true")
     parser.add_argument("--ones", action="store_true")
     options = parser.parse_args()
     for requested in options.capabilities:
         gemms = [compile_gemms(requested, options.out), compile_promoted_and_skinny(requested, options.out)]
         lines = chain(*gemms) if options.only_gemm else compile_all(requested, options.out)
         lines = compile_attention(requested) if options.only_attention else lines
+        lines = compile_quantise(requested) if options.only_casts else lines
         lines = compile_of_ones(requested) if options.ones else lines
         for line in lines:
             sys.stdout.write(json.dumps(line) + "\n")

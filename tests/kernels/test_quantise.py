@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from kernels import quantise
 from kernels.reference import fill_normal
@@ -113,3 +115,26 @@ def test_shapes_that_are_no_whole_tiles_are_refused():
         quantise.allocate(100, 128, E4M3, "tensor", "cpu")
     with pytest.raises(ValueError, match="never delayed"):
         quantise.allocate(128, 128, E4M3, "row", "cpu", delayed_from=1.0)
+
+
+def cut_to_half(values):
+    """float16 as `cvt.rz` makes it of numbers that are normal there."""
+    return (values.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+@triton.jit
+def odd_kernel(source, out, size: tl.constexpr):
+    lane = tl.arange(0, size)
+    tl.store(out + lane, quantise.made_odd(tl.load(source + lane)))
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+def test_values_made_odd_are_rounded_right_by_way_of_a_cut_float16(dtype):
+    """Cut alone, what lies just above the middle of two codes becomes the even one."""
+    ties = torch.tensor([1.0625, 1.1875, 17.0] if dtype == E4M3 else [1.125, 1.375, 18.0])
+    drawn = torch.randn(2**14 - 9, generator=torch.Generator().manual_seed(1)) * 30
+    source = torch.cat([ties, ties * (1 + 2**-20), ties * (1 - 2**-20), drawn])
+    out = torch.full_like(source, float("nan"))
+    odd_kernel[(1,)](source, out, size=len(source))
+    assert torch.equal(cut_to_half(out).to(dtype).float(), source.to(dtype).float())
+    assert not torch.equal(cut_to_half(source).to(dtype).float(), source.to(dtype).float())
