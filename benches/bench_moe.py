@@ -28,6 +28,8 @@ MODELS = {"mixtral-8x7b": Mixture(8, 2, 4096, 14336), "deepseek-v3": Mixture(256
 SMALL = Mixture(4, 2, 64, 96)
 TOKENS, SMALL_TOKENS = 8192, 24
 ROUTINGS = {"balanced": grouped_gemm.balanced, "skewed": grouped_gemm.skewed}
+# torch 2.10 and later (ATen/native/cuda/GroupedBlas.cpp): elsewhere it reads the offsets on the host and loops.
+GROUPED_ON = (9, 10)
 SAMPLED_ROWS = 16
 SQNR_DB = 50.0
 
@@ -65,8 +67,15 @@ def moe_case(name: str, routing: str, how: str, device: DeviceFacts) -> Case:
         ),
         memory_bytes=sets * held + 2 * rows * mixture.inner + 2**32,
         footprint_bytes=sets * held,
-        not_applicable=device.lacks("bf16", 8),
+        not_applicable=missing(how, device),
     )
+
+
+def missing(how: str, device: DeviceFacts) -> str:
+    """Why this device does not multiply so, or nothing."""
+    if how == "grouped" and device.kind == "cuda" and (device.compute_capability or (0, 0))[0] not in GROUPED_ON:
+        return f"torch groups on compute capability 9 and 10 alone; on {device.name} it loops over the experts"
+    return device.lacks("bf16", 8)
 
 
 def bench_moe(case, device, measure):

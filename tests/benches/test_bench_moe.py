@@ -1,11 +1,13 @@
 """The experts' family on a CPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from benches import bench_moe
 from benches.bench_moe import bench_moe as bench
 from tests.benches.low_precision import checked
-from tests.benches.test_cases import CPU, H200
+from tests.benches.test_cases import A100, CPU, H200
 
 CASES = {case.key: case for case in bench_moe.cases("full", CPU)}
 
@@ -22,3 +24,13 @@ def test_weights_count_once_for_each_expert_in_use_and_largest_case_fits():
     assert flop == 2 * 16384 * 14336 * 4096
     assert moved == 2 * (8 * 4096 * 14336 + 16384 * (4096 + 14336))
     assert max(case.memory_bytes for case in cases.values()) < H200.memory_bytes / 4
+
+
+@pytest.mark.parametrize(
+    ("device", "lacks"), [(H200, False), (replace(H200, compute_capability=(10, 0)), False), (A100, True), (CPU, False)]
+)
+def test_where_torch_loops_instead_nothing_is_called_grouped(device, lacks):
+    """Elsewhere torch reads the offsets on the host and multiplies one expert after another, under the same name."""
+    cases = {case.params["launches"]: case for case in bench_moe.cases("full", device)}
+    assert bool(cases["grouped"].not_applicable) == lacks
+    assert not cases["loop"].not_applicable
