@@ -18,6 +18,9 @@ ERROR_VALUES, SMALL_ERROR_VALUES = 2**20, 2**14
 ROW = 2048
 # The tables compare on the host: enough blocks to meet every code, few enough to take a moment.
 COMPARED_VALUES = 2**16
+# Of all others each row is decoded by the other kernel: four bits leave 14 dB and more of it, and a row not packed 0.
+LEAST_ROW_DB = 10.0
+STRIP_ROWS = 2**13
 L2_MULTIPLES = 64
 DATA = ("normal", "heavy", "outlier")
 GEMM = (8192, 8192, 8192)
@@ -56,7 +59,8 @@ def stream_case(op: str, name: str, device: DeviceFacts) -> Case:
         op,
         {"format": name, "values": values, "dtype": "bf16", "impl": "triton"},
         (Work(reads * 2 * values + packed, "B", "memory", "read + written"),),
-        memory_bytes=sets * (2 * values + packed) + 2**30,
+        # What is decoded to check it, or packed to be decoded, and temporaries.
+        memory_bytes=sets * (2 * values + packed) + 8 * values + 2**29,
         footprint_bytes=sets * (2 * values + packed),
         deterministic=True,
         checked_only=device.no_triton_figures,
@@ -126,6 +130,10 @@ def measure_packing(sets, wide, packed, form, measure):
         if form.has_e4m3_scales:
             amax = wide[i].abs().max().float().cpu()
             yield packed[i].tensor_scale.cpu(), (amax / torch.tensor(448 * form.largest)).reshape(1)
+        decoded = torch.empty_like(wide[i])
+        mx.plan_dequantise(packed[i], decoded)()
+        is_near = worst_row_ratio(wide[i], decoded) >= 10 ** (LEAST_ROW_DB / 10)
+        yield is_near, torch.ones_like(is_near)
 
     measure(
         lambda i: launches[i % sets](),
@@ -135,6 +143,15 @@ def measure_packing(sets, wide, packed, form, measure):
         sets=sets,
         exact=True,
     )
+
+
+def worst_row_ratio(values, decoded):
+    """The least signal over noise of any row, some rows at a time."""
+    worst = []
+    for before, after in zip(values.split(STRIP_ROWS), decoded.split(STRIP_ROWS), strict=True):
+        signal = before.float()
+        worst.append((signal.square().sum(dim=1) / (after.float() - signal).square().sum(dim=1)).min())
+    return torch.stack(worst).min()
 
 
 def measure_unpacking(sets, wide, packed, device, measure):

@@ -6,6 +6,7 @@ import pytest
 
 from benches import bench_mx
 from benches.bench_mx import bench_mx as bench
+from harness.probe.measure import CheckFailedError
 from kernels import mx_reference
 from tests.benches.low_precision import checked
 from tests.benches.test_cases import CPU, H200
@@ -18,6 +19,29 @@ B200 = replace(H200, name="NVIDIA B200", compute_capability=(10, 0))
 def test_packing_and_unpacking_pass_their_checks_on_two_seeds(key):
     checks, _ = checked(bench, CASES[key], CPU)
     assert [check.passed for check in checks] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4_e2m1", "nvfp4_e2m1"])
+def test_values_that_are_never_packed_are_found_wherever_they_are(name, monkeypatch):
+    """Of 2^29 packed values the first and the last 2^16 were looked at."""
+    monkeypatch.setattr(bench_mx, "COMPARED_VALUES", bench_mx.ROW)
+    plan = bench_mx.mx.plan_quantise
+
+    def plan_all_but_a_row(source, into):
+        launch = plan(source, into)
+        row = into.codes.view(len(source), -1)[1]
+
+        def launch_and_lose():
+            launch()
+            row.zero_()
+
+        return launch_and_lose
+
+    case = next(case for case in CASES.values() if case.op == "pack" and case.params["format"] == name)
+    assert checked(bench, case, CPU)[0][0].passed
+    monkeypatch.setattr(bench_mx.mx, "plan_quantise", plan_all_but_a_row)
+    with pytest.raises(CheckFailedError):
+        checked(bench, case, CPU)
 
 
 def test_errors_and_bits_of_a_format_are_told():
