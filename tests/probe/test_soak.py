@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from harness import store
-from harness.metrics import warnings_of
+from harness.cautions import warnings_of
 from harness.model import PeakSheet
 from harness.probe.load import Group
 from harness.probe.measure import SOAK_REST_S, CheckFailedError, Protocol, Subject, measure_case, protocol_for
