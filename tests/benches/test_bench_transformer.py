@@ -6,7 +6,7 @@ import pytest
 
 from benches import bench_transformer
 from benches.bench_transformer import bench_transformer as bench
-from harness.metrics import find_bound
+from harness.bounds import find_bound
 from harness.model import Peak, PeakSheet, Telemetry
 from harness.probe.measure import CheckFailedError, Subject, check
 from kernels.checker import TorchChecker
