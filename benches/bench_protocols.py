@@ -5,7 +5,6 @@ buffers, their sizes, and their byte convention in the headline.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 
@@ -121,7 +120,7 @@ def measure_gemm(case, device, measure):
     other = torch.randn(m, n, device=place).to(out_dtype)
     accumulation = p.get("accumulation", "")
     if out_dtype == torch.float8_e4m3fn:
-        launch = plan_fp8_output(a, b, out)
+        launch = gemm_torch.plan_fp8_output(a, b, out)
     else:
         launch = GEMM[p["impl"]].plan(a, b, out, **({"accumulation": accumulation} if accumulation else {}))
     rows = torch.linspace(0, m - 1, min(m, SAMPLED_ROWS), device=place).long()
@@ -144,10 +143,3 @@ def measure_gemm(case, device, measure):
         least_sqnr_db=LEAST_SQNR_DB[p["dtype"], p["output"], accumulation],
         before=(lambda i: out.copy_(other)) if p["protocol"] == "mamf" else None,
     )
-
-
-def plan_fp8_output(a, b, out):
-    """A launch as mamf-finder has it: scales of one, sums that are not the fast ones, the result in fp8."""
-    one = torch.ones((), dtype=torch.float32, device=a.device)
-    how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": False, "out": out}
-    return partial(torch._scaled_mm, a, b.t(), **how)

@@ -46,6 +46,12 @@ def plan(
     return partial(torch.mm, a, b.t(), out=out)
 
 
+def plan_fp8_output(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Launch:
+    """A launch of fp8 operands with a result in fp8, as mamf-finder has it: scales of one, and not the fast sums."""
+    one = torch.ones((), dtype=torch.float32, device=a.device)
+    return partial(_scaled_mm, a, b.t(), one, one, out, False)
+
+
 def why_not_scaled(scaling: str, capability: tuple[int, int] | None) -> str:
     """Why torch cannot multiply fp8 with such scales (`tensor`, `row`, `block`) on a device, or nothing.
 

@@ -245,17 +245,9 @@ def plan_of(asked: Asked) -> Callable[..., Callable[[], object]]:
             raise
         raise HarnessError("`peak` measures kernels, which come with a checkout: run it there.") from error
     if asked.accumulation == "slow":
-        return plan_fp8_output
+        return module.plan_fp8_output
     how: Mapping[str, Any] = {"accumulation": "fast"} if asked.accumulation else {}
     return lambda a, b, out: module.plan(a, b, out, **how)
-
-
-def plan_fp8_output(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    """A launch as mamf-finder has it: scales of one, exact sums, the result in fp8."""
-    one = torch.ones((), dtype=torch.float32, device=a.device)
-    return lambda: torch._scaled_mm(
-        a, b.t(), scale_a=one, scale_b=one, out_dtype=out.dtype, out=out, use_fast_accum=False
-    )
 
 
 def fill_normal(pool: torch.Tensor, seed: int) -> None:
