@@ -436,6 +436,34 @@ def test_probe_waits_behind_a_spin_that_the_host_can_fill(launches_of):
     assert asked[-1] == (20, pytest.approx(0.002 + 3 * 20 * 1e-4))
 
 
+def test_launch_that_waits_for_the_device_is_timed_in_a_loop(stream):
+    """A copy from pageable memory was captured in vain, which torch 2.11 does not recover from, and then held behind
+    spins that doubled from group to group for minutes."""
+
+    def copy_and_wait(number):
+        stream.launch(number)
+        stream.synchronize()
+
+    pace = choose_pace(copy_and_wait, group_s=0.002)
+    assert pace == Pace("loop", 2, 0.001)
+    _, queue = open_queue(copy_and_wait, pace, None)
+    stream.spins.clear()
+    assert [queue.run_group().seconds for _ in range(3)] == [0.002] * 3
+    assert stream.spins == []
+
+
+def test_launch_whose_host_was_held_up_once_is_looked_at_again_behind_a_longer_spin(monkeypatch):
+    asked = []
+
+    def time_behind_spin(launch, launches, spin_s, first=0, prologue=None):
+        asked.append(spin_s)
+        return 1e-3 * launches, 0.1 if len(asked) == 2 else 1e-5, len(asked) != 2
+
+    monkeypatch.setattr(timing, "time_behind_spin", time_behind_spin)
+    assert choose_pace(lambda _: None, group_s=0.01) == Pace("stream", 10, 1e-3)
+    assert asked[2] == pytest.approx(0.002 + 3 * 0.1)
+
+
 def test_time_behind_a_spin_leaves_prologue_and_spin_out(stream):
     told = timing.time_behind_spin(stream.launch, 3, 0.5, first=4, prologue=lambda: stream.launch(99))
     assert names(stream) == ["spin", 99, "event", 4, 5, 6, "event"]
