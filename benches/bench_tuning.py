@@ -53,8 +53,9 @@ STREAMS: tuple[Mapping[str, Any], ...] = (
     *({"block": size} for size in (512, 1024, 2048, 4096, 8192, 16384)),
     *({"warps": warps} for warps in (2, 4, 8)),
     *({"programs_per_sm": programs, "stages": 3} for programs in (1, 2, 4, 8)),
-    *({"load_cache": hint} for hint in ("", ".cg")),
-    *({"load_policy": hint} for hint in ("", "evict_first")),
+    # A load or a store takes one hint alone.
+    *({"load_cache": hint, "load_policy": ""} for hint in ("", ".cg")),
+    {"load_cache": "", "load_policy": "evict_first"},
     *({"store_cache": hint, "store_policy": ""} for hint in ("", ".cs", ".wt")),
     {"store_cache": "", "store_policy": "evict_first"},
 )

@@ -145,3 +145,11 @@ def test_a_row_that_is_wrong_is_not_timed(spoilt, monkeypatch):
     monkeypatch.setattr(memory, "plan_copy", spoil)
     with pytest.raises(CheckFailedError):
         checked(bench_tuning.bench_tuning, case, FAKE)
+
+
+def test_no_row_gives_a_load_or_a_store_two_hints():
+    """ptxas takes either a cache operator or an eviction policy: such rows did not compile."""
+    for op in bench_memory.TRAFFIC:
+        for row in bench_tuning.neighbours(bench_tuning.memory_row(op, H200), bench_tuning.STREAMS):
+            assert not (row.load_cache and row.load_policy), (op, row)
+            assert not (row.store_cache and row.store_policy), (op, row)
