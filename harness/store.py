@@ -165,8 +165,24 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     found = sorted(path.glob("*.json"))
     if not found:
-        raise HarnessError(f"{path} holds no run files (*.json). Name a folder that `make bench` wrote.")
+        raise HarnessError(_why_empty(path))
     return found
+
+
+def _why_empty(folder: Path) -> str:
+    """What a folder without run files holds instead, and what to do with it."""
+    said = f"{folder} holds no run files (*.json)"
+    if any(folder.glob("run-*.jsonl")):
+        return (
+            f"{said}, only the journal of a run that did not end. Make its run file with "
+            f"`ofpeak recover {folder}`, or go on with `make bench RESUME={folder}`."
+        )
+    sets = sorted({file.parent for file in folder.glob("*/*.json")})
+    if len(sets) == 1:
+        return f"{said}; 1 of its folders does. Name {sets[0]}."
+    if sets:
+        return f"{said}; {len(sets)} of its folders do. Name {folder}/*."
+    return f"{said}. Name a folder that `make bench` wrote."
 
 
 def frame(runs: Iterable[Run]) -> "pandas.DataFrame":
@@ -340,6 +356,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise HarnessError(f"{path} is nested too deeply for a run file.") from error
     except ValueError as error:
+        if path.suffix == ".jsonl":
+            raise HarnessError(
+                f"{path} is no run file but a run's journal. Name {path.with_suffix('.json')}; "
+                f"`ofpeak recover {path}` makes it where it is missing."
+            ) from error
         raise HarnessError(
             f"{path} is not a whole JSON file: {_one_line(error)}. It may have been cut short."
         ) from error

@@ -176,7 +176,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "needs 6 runs of one card under the same conditions; of 5 there are at most 5." in said
     assert "hold the same run" in complaint([str(few[0]), str(few[0])], capsys)
     (tmp_path / "empty").mkdir()
-    assert "empty" in complaint([str(tmp_path / "empty")], capsys)
+    assert "empty holds no run files (*.json)." in complaint([str(tmp_path / "empty")], capsys)
     (tmp_path / "cut.json").write_text(few[0].read_text()[:300])
     assert "cut.json" in complaint([str(tmp_path / "cut.json")], capsys)
     assert "no percentage" in complaint([str(tmp_path / "few"), "--assume-boot-sd", "much"], capsys)

@@ -550,8 +550,40 @@ def test_a_copy_of_a_run_is_no_second_measurement(tmp_path):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(HarnessError, match="holds no run files"):
-        load_set([tmp_path])
+    assert refused(tmp_path) == f"{tmp_path} holds no run files (*.json). Name a folder that `make bench` wrote."
+
+
+def test_a_folder_with_a_journal_alone_says_how_to_make_its_run_file(tmp_path):
+    """Somebody whose run had been killed was told to name a folder that `make bench` wrote, which it was."""
+    (tmp_path / "run-001.jsonl").touch()
+    assert refused(tmp_path) == (
+        f"{tmp_path} holds no run files (*.json), only the journal of a run that did not end. Make its run file with "
+        f"`ofpeak recover {tmp_path}`, or go on with `make bench RESUME={tmp_path}`."
+    )
+
+
+def test_a_folder_of_sets_names_them(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        save(replace(RUN, run_id=name), tmp_path / name / "run-001.json")
+    assert refused(tmp_path) == f"{tmp_path} holds no run files (*.json); 2 of its folders do. Name {tmp_path}/*."
+    (tmp_path / "two" / "run-001.json").unlink()
+    assert refused(tmp_path) == f"{tmp_path} holds no run files (*.json); 1 of its folders does. Name {tmp_path}/one."
+
+
+def test_a_journal_in_the_place_of_a_run_file_is_named(tmp_path):
+    journal = tmp_path / "run-001.jsonl"
+    journal.write_text("{}\n{}\n")
+    assert refused(journal) == (
+        f"{journal} is no run file but a run's journal. Name {tmp_path}/run-001.json; "
+        f"`ofpeak recover {journal}` makes it where it is missing."
+    )
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(HarnessError) as error:
+        load_set([path])
+    return str(error.value)
 
 
 # The journal

@@ -112,8 +112,10 @@ def _lay_beside(meter: Path, runs: Sequence["Run"]) -> list["Beside"]:
 
 
 def run_files(paths: Iterable[Path]) -> list[Path]:
-    """The run files that these paths name; a folder without any stays, for the store to refuse."""
-    return [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path]) or [path]]
+    """The run files that these paths name, a folder's by name; `HarnessError` where a folder holds none."""
+    from harness import store
+
+    return [file for path in paths for file in store.files_of(path)]
 
 
 def write_summaries(summaries: Sequence["Summary"], format: Format = Format.TEXT) -> None:
