@@ -129,7 +129,7 @@ def locked(folder: Path, is_written: bool = True) -> Iterator[None]:
     Where nothing `is_written`, a folder that is read-only or was never locked is taken as it is.
     """
     if not folder.is_dir():
-        raise HarnessError(f"there is no set at {folder}.")
+        raise HarnessError(f"there is no set at {folder}. Name a folder that `make bench` wrote.")
     try:
         lock = (folder / _LOCK).open("a+" if is_written else "r")
     except OSError as error:

@@ -24,7 +24,7 @@ from typing import Any
 from harness import __version__, assembly, store
 from harness.errors import ExitCode, HarnessError
 from harness.journal import Event, Journal, JournalError, Tail, read_events
-from harness.model import Case, Order, Record, Run, from_plain, to_plain
+from harness.model import SOAK, Case, Order, Record, Run, from_plain, to_plain
 from harness.sets import Plan, refuse_mixed_set
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -302,7 +302,7 @@ class _Supervisor:
                 self.stranger = None
                 watch.set("planning the first case", _PLAN_LIMIT_S)
                 if not self.planned:
-                    raise _nothing_planned(self.plan.order)
+                    raise _nothing_planned(self.plan.order, self.plan.benches)
             case "warming":
                 watch.set("pre-heating", event["limit_s"])
             case "started":
@@ -428,11 +428,13 @@ def _refuse_other_source(plan: Plan) -> None:
         )
 
 
-def _nothing_planned(order: Order) -> HarnessError:
+def _nothing_planned(order: Order, benches: Path) -> HarnessError:
     if order.only:
+        patterns = ", ".join(f"'{pattern}'" for pattern in order.only)
         return HarnessError(
-            f"no case of profile '{order.profile}' matches {' '.join(order.only)}. "
-            "Patterns name families (memory, gemm, collectives, driver) or keys (gemm/dtype=bf16*)."
+            f"no case of profile '{order.profile}' matches {patterns}. Patterns name families "
+            f"({', '.join(source_hashes(benches))}) or keys (gemm/dtype=bf16*). Some families have cases in profile "
+            f"'full' alone, soak in '{SOAK}'."
         )
     return HarnessError(f"profile '{order.profile}' has no case on this device.", ExitCode.INCONCLUSIVE)
 
