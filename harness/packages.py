@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.errors import HarnessError
+
 BENCHES = Path(__file__).resolve().parents[1] / "benches"
 
 # Module and distribution. What starting the command needs, and what measuring needs: usual on GPU images.
@@ -18,6 +20,12 @@ MEASURING = {
     "pytest_benchmark": "pytest-benchmark",
     **STARTING,
 }
+# What verbs need that look at this machine's GPUs, and those that load them.
+LOOKING = {"pynvml": "nvidia-ml-py"}
+LOADING = {"torch": "torch", **LOOKING}
+
+_OWN = "leave PYTHON unset and let `make bench` make its own environment"
+_MADE = "run the command of the environment that `make bench` made: .venv/bin/ofpeak"
 
 
 def no_checkout(benches: Path = BENCHES) -> str:
@@ -27,12 +35,20 @@ def no_checkout(benches: Path = BENCHES) -> str:
     return f"no benchmarks at {benches}. Measuring runs from a checkout, not from an installed wheel."
 
 
-def lacking(needed: Mapping[str, str]) -> str:
+def refuse_without(needed: Mapping[str, str]) -> None:
+    """Raise for a verb that would load what is missing here, in a process of its own, and end in its traceback."""
+    problem = lacking(needed, _MADE)
+    if problem:
+        raise HarnessError(problem)
+
+
+def lacking(needed: Mapping[str, str], otherwise: str = _OWN) -> str:
     """Everything that is missing in one sentence, with what to do; nothing if all is there."""
     missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
     if not missing:
         return ""
+    them = "it" if len(missing) == 1 else "them"
     return (
-        f"{sys.executable} lacks {', '.join(missing)}. Install them there (pip install {' '.join(missing)}), "
-        "or leave PYTHON unset and let `make bench` make its own environment."
+        f"{sys.executable} lacks {', '.join(missing)}. Install {them} there (pip install {' '.join(missing)}), "
+        f"or {otherwise}."
     )

@@ -38,6 +38,7 @@ def doctor(
 
     A short copy to each GPU, about a second, shows its PCIe link and its clock under load.
     """
+    from harness import packages
     from harness.asking import ask_probe
     from harness.cli.declaration import declared_clock_mhz
     from harness.cli.output import standard_console, write
@@ -45,6 +46,7 @@ def doctor(
     from harness.machine import read_machine
 
     declared_mhz = declared_clock_mhz(declare)
+    packages.refuse_without(packages.LOOKING)
     machine = read_machine(ask_probe("doctor", _PROBE_TIMEOUT_S))
     if machine.is_empty:
         why = f": {machine.reason}" if machine.reason else ""

@@ -66,8 +66,10 @@ def peak(
 
 def ask(dtype: str, impl: str, protocol: str, seconds: float, gpu: int) -> dict[str, Any]:
     """The probe's answer; what it is doing goes to standard error meanwhile."""
+    from harness import packages
     from harness.asking import ask_probe, read_answer
 
+    packages.refuse_without(packages.LOADING)
     asked = {"dtype": dtype, "impl": impl, "protocol": protocol, "seconds": seconds, "gpu": gpu}
     # The clock is the machine's: starting the probe counts as well.
     asked["began_s"] = time.monotonic()

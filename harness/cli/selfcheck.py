@@ -61,6 +61,8 @@ def check_from(plain: dict[str, Any]) -> "SelfCheck":
 
 def ask(gpu: int) -> dict[str, Any]:
     """The probe's answer about one GPU; what it is doing goes to standard error meanwhile."""
+    from harness import packages
     from harness.asking import ask_probe, read_answer
 
+    packages.refuse_without(packages.LOADING)
     return read_answer(ask_probe(_VERB, _LIMIT_S, {"OFPEAK_GPU": str(gpu)}, shows_progress=True), _VERB)

@@ -73,10 +73,12 @@ def check_specs(
     format: Annotated[Format, typer.Option("--format", help="Text for people, JSON for programs.")] = Format.TEXT,
 ) -> None:
     """What this machine's GPUs say of themselves against their data sheets."""
+    from harness import packages
     from harness.asking import ask_probe
     from harness.cli.told import read_devices
     from harness.spec_check import check_device
 
+    packages.refuse_without(packages.LOOKING)
     devices = read_devices(ask_probe("facts", _PROBE_TIMEOUT_S))
     checks = [check_device(told.facts, told.nvml, told.driver) for told in devices]
     if format is Format.JSON:
