@@ -201,9 +201,7 @@ def load_sets(paths: Sequence[Path], labels: Sequence[str] = (), *, use_cache: b
     if not paths:
         raise HarnessError("nothing to compare: name run files or folders of them.")
     if labels and len(labels) != len(paths):
-        raise HarnessError(
-            f"{len(labels)} labels for {len(paths)} sets: give --label one name for every SET, in order."
-        )
+        raise HarnessError(f"labels: {len(labels)}, sets: {len(paths)}. Give --label one name for every SET, in order.")
     _refuse_twice(labels)
     loaded = read_digests(paths, use_cache=use_cache)
     parts = [(number, group) for number, runs in enumerate(loaded) for group in _split_by_machine(runs)]

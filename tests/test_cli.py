@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import harness
-from harness import store
+from harness import packages, store
 from harness.cli import run as run_verb
 from harness.cli.app import exit_status
 from harness.cli.patterns import split_patterns
@@ -61,7 +61,8 @@ def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["frobnicate"], "No such command 'frobnicate'"),
+        (["frobnicate"], "No such command 'frobnicate'. See 'ofpeak --help'."),
+        (["shwo"], "No such command 'shwo'. Did you mean 'show'? See 'ofpeak --help'."),
         (["run", "--frobnicate"], "No such option"),
         (["run", "--profile", "huge"], "unknown profile 'huge'. Use one of smoke, quick, standard, full, soak."),
         (["run", "--runs", "0"], "'--runs'"),
@@ -89,7 +90,10 @@ def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixt
         (["run", "--only", " , "], "--only names no case"),
         (["show"], "PATH"),
         (["show", "nowhere.json"], "nowhere.json"),
-        (["show", "--format", "pdf", "nowhere.json"], "'--format'"),
+        (
+            ["show", "--format", "pdf", "nowhere.json"],
+            "Invalid value for '--format': 'pdf' is not one of 'text', 'md'.",
+        ),
     ],
 )
 def test_what_a_user_can_fix_is_one_line_and_exit_5(
@@ -316,6 +320,27 @@ def test_show_needs_no_torch(run_set: Path):
         "print('torch' in sys.modules, 'pandas' in sys.modules)"
     )
     assert fresh("-c", code, "show", str(run_set)).stdout.endswith("False False\n")
+
+
+@pytest.mark.parametrize(
+    ("verb", "needed", "missing"),
+    [
+        (["selfcheck"], "LOADING", "torch"),
+        (["peak"], "LOADING", "torch"),
+        (["doctor"], "LOOKING", "nvidia-ml-py"),
+        (["specs", "check"], "LOOKING", "nvidia-ml-py"),
+    ],
+)
+def test_a_verb_that_looks_at_gpus_says_what_it_lacks(
+    verb: list[str], needed: str, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Where torch was missing there was a traceback, and where nvidia-ml-py was, 'no NVIDIA GPU here'."""
+    monkeypatch.setattr(packages, needed, {"no_such_module": missing})
+    assert exit_status(verb) == ExitCode.USAGE
+    assert capsys.readouterr().err == (
+        f"ofpeak: {sys.executable} lacks {missing}. Install it there (pip install {missing}), "
+        "or run the command of the environment that `make bench` made: .venv/bin/ofpeak.\n"
+    )
 
 
 def test_whoami_says_why_there_is_no_card(monkeypatch, capsys):

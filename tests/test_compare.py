@@ -245,9 +245,7 @@ def test_the_operators_label_names_a_set(tmp_path: Path):
     assert load_sets([save(tmp_path, made.run(label="rack 7"))])[0].label == "rack 7"
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"), [(["a"], "1 labels for 2 sets"), (["a", "b", "c"], "3 labels for 2 sets")]
-)
+@pytest.mark.parametrize(("labels", "words"), [(["a"], "labels: 1, sets: 2"), (["a", "b", "c"], "labels: 3, sets: 2")])
 def test_labels_are_one_a_set(tmp_path: Path, labels: list[str], words: str):
     folder = save(tmp_path, made.old())
     with pytest.raises(HarnessError, match=words):
@@ -634,7 +632,7 @@ def folders(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--label a", "1 labels for 2 sets"),
+        ("--label a", "labels: 1, sets: 2"),
         ("--label a,", "holds an empty name"),
         ("--label a,a", "two sets are labelled 'a'"),
         ("--label a,b --reference c", "no set is labelled 'c'. Use one of 'a', 'b' as --reference."),

@@ -427,7 +427,7 @@ def test_the_command_writes_one_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["-o", "{tmp}/absent/page.html"], "cannot write {tmp}/absent/page.html: No such file or directory."),
         (["-o", "{tmp}"], "cannot write {tmp}: it is a folder."),
-        (["-o", "{tmp}/page.html", "--label", "a", "--label", "b"], "2 labels for 1 sets"),
+        (["-o", "{tmp}/page.html", "--label", "a", "--label", "b"], "labels: 2, sets: 1."),
         ([], "Missing option '-o' / '--output'"),
     ],
 )

@@ -125,10 +125,11 @@ def exit_status(arguments: Sequence[str]) -> int:
 
 def _usage_message(error: Exception) -> str:
     format_message = getattr(error, "format_message", None)
-    said = format_message() if callable(format_message) else str(error)
+    # typer of late lets pydantic judge values, which puts this before what is wrong with them.
+    said = (format_message() if callable(format_message) else str(error)).replace("Value error, ", "").rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ofpeak"
-    return f"{said.rstrip('.')}. See '{path} --help'."
+    return f"{said}{'' if said.endswith('?') else '.'} See '{path} --help'."
 
 
 def _complain(message: str) -> None:

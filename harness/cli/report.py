@@ -41,7 +41,7 @@ def load_sources(paths: Sequence[Path], labels: Sequence[str] = ()) -> "list[Sou
     from harness.report.views import Source
 
     if labels and len(labels) != len(paths):
-        raise HarnessError(f"{len(labels)} labels for {len(paths)} sets: give --label once for every SET, in order.")
+        raise HarnessError(f"labels: {len(labels)}, sets: {len(paths)}. Give --label once for every SET, in order.")
     sources = []
     for number, path in enumerate(paths):
         files = run_files([path])
