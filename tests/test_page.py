@@ -13,12 +13,12 @@ import pytest
 from harness import store
 from harness.cli.app import exit_status
 from harness.errors import ExitCode, HarnessError
-from harness.model import Telemetry
+from harness.model import Case, Telemetry, Work
 from harness.report.page import render_page, sections_of
 from harness.report.panels import Plot
 from harness.report.text import percent_range
-from harness.report.verdict import verdict_of
-from harness.report.views import Source, views_of
+from harness.report.verdict import title_of, verdict_of
+from harness.report.views import Source, case_name, views_of
 from tests import hand_made, page_runs
 
 
@@ -150,6 +150,48 @@ def test_a_pipe_case_is_a_mark_in_every_row_of_its_format_and_no_row_itself():
     said, before = (verdict_of(views_of([source])[0]) for source in (with_pipe(), page_runs.full_source()))
     # Only the count of cases that the power limit held down knows of it.
     assert said == before.replace("in 6 cases", "in 7 cases")
+
+
+def with_decode() -> Source:
+    """One case beside a GEMM whose headline is bytes: 1 TB/s at 2 FLOP a byte."""
+    work = (Work(4e9, "B", "memory", "cache"), Work(8e9, "FLOP", "bf16", "scores"))
+    case = Case("decode_attention", {"batch": 1}, work)
+    decode = replace(page_runs.copy(2**30, 1e12), key=case.key, family="attention", case=case)
+    source = page_runs.full_source()
+    return replace(source, runs=(replace(source.runs[0], records=(page_runs.gemm("torch"), decode)),))
+
+
+def test_the_roofline_counts_flop_where_bytes_are_the_headline():
+    """Bytes a second stood on the axis of FLOP a second, without a name in the legend."""
+    plot = plots_of(with_decode())["roofline-1"]
+    points = {row[0]: row[2:4] for row in plot.table.rows if row[1] == "case"}
+    assert points["decode_attention/batch=1"] == (2.0, 2.0)
+    assert [trace["name"] for trace in plot.traces if trace["mode"] == "markers"] == ["bf16"]
+    assert plot.title == "Roofline of Test: 1 of 2 cases under the memory's slope; the bf16 ridge is at 250 FLOP/B"
+
+
+def test_copies_between_gpus_are_held_against_their_link_in_words():
+    """The page said that nothing was held against a peak below a tile that did so."""
+    record = page_runs.copy(2**30, 4e11)
+    case = Case("peer_copy", {"from": 0, "to": 1}, (Work(4e9, "B", "peer_link", "one way"),))
+    metrics = (*(m for m in record.metrics if m.name != "spec_ratio"), hand_made.ratio("spec_ratio", 0.8))
+    copied = replace(record, key=case.key, family="peers", case=case, metrics=metrics, telemetry=Telemetry())
+    source = page_runs.full_source()
+    (view,) = views_of([replace(source, runs=(replace(source.runs[0], records=(copied,)),))])
+    assert verdict_of(view) == (
+        "On Test (700 W limit, driver 580.1), copies between two GPUs reach 80 % of the link between them."
+    )
+
+
+def test_ranks_of_gloo_are_no_gpus():
+    params = {"bytes": 8, "dtype": "fp32", "ranks": 2}
+    work = hand_made.ALL_REDUCE.work
+    names = [case_name(Case("all_reduce", {**params, "impl": impl}, work)) for impl in ("gloo", "nccl")]
+    assert names == ["all_reduce fp32 8 B gloo 2 ranks", "all_reduce fp32 8 B nccl 2 GPUs"]
+
+
+def test_a_page_of_a_cpu_alone_speaks_of_no_data_sheet():
+    assert title_of(views_of([Source((hand_made.cpu_run(),), ())])) == "What was measured on a CPU"
 
 
 def test_without_a_pipe_case_no_plot_speaks_of_one():

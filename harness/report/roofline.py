@@ -18,6 +18,7 @@ from harness.report.panels import (
     log_axis,
     plot_text,
 )
+from harness.report.text import counted
 from harness.report.views import Point, View, is_plausible
 
 _HEADS = (
@@ -56,10 +57,17 @@ def intensity_of(point: Point) -> float | None:
     return flop / memory
 
 
+def flop_per_s(point: Point) -> float:
+    """FLOP a second, also where bytes are the headline."""
+    headline = point.case.work[0]
+    flop = next((w.amount for w in point.case.work if w.unit == "FLOP"), 0)
+    return point.rate.value * flop / headline.amount if point.rate and headline.amount else 0.0
+
+
 def ceilings_of(view: View) -> tuple[Ceiling, ...]:
     """The data sheet's ceilings of the formats that were measured, the pipe's own, and our best measurements."""
     points = [p for p in view.points if p.rate]
-    dtypes = list(dict.fromkeys(_peak_name(p) for p in points if p.is_compute and _peak_name(p)))
+    dtypes = list(dict.fromkeys(_format_of(p) for p in points if p.is_compute and _format_of(p)))
     found = []
     memory = view.peak_per_s("memory")
     if memory:
@@ -74,18 +82,21 @@ def ceilings_of(view: View) -> tuple[Ceiling, ...]:
         pipe = view.pipe_per_s(dtype)
         if pipe:
             found.append(Ceiling(f"{dtype}, pipe under this power limit", "pipe", dtype, pipe))
-        ours = [p.rate.value for p in points if p.rate and not p.is_pipe and _peak_name(p) == dtype]
+        ours = [p.rate.value for p in points if p.rate and p.is_compute and not p.is_pipe and _format_of(p) == dtype]
         if ours:
             found.append(Ceiling(f"{dtype}, our best", "measured", dtype, max(ours)))
     return tuple(found)
 
 
-def _peak_name(point: Point) -> str:
-    return (point.case.work[0].peak or point.param("dtype")) if point.is_compute else ""
+def _format_of(point: Point) -> str:
+    """The number format whose peak bounds the FLOP; "" where there are none."""
+    flop = next((w for w in point.case.work if w.unit == "FLOP"), None)
+    return (flop.peak or point.param("dtype")) if flop else ""
 
 
 def _plot(view: View, number: int) -> Plot | None:
-    placed = [(x, p) for p in view.points if p.rate and (x := intensity_of(p)) and not p.is_pipe]
+    counted_both = [(x, p) for p in view.points if p.rate and (x := intensity_of(p)) and not p.is_pipe]
+    placed = [(x, p) for x, p in counted_both if is_plausible(flop_per_s(p))]
     if not placed:
         return None
     ceilings = ceilings_of(view)
@@ -94,11 +105,11 @@ def _plot(view: View, number: int) -> Plot | None:
     ridge = max((c.per_s for c in flat), default=1.0) / slopes[0].per_s if slopes else 1.0
     intensities = [*(x for x, _ in placed), ridge]
     low, high = min(intensities) / 8, min(_WIDEST_INTENSITY, max(intensities) * 4)
-    dtypes = list(dict.fromkeys([c.dtype for c in flat] + [_peak_name(p) for _, p in placed]))
+    dtypes = list(dict.fromkeys([c.dtype for c in flat] + [_format_of(p) for _, p in placed]))
     traces = [_ceiling_trace(c, slopes, dtypes, low, high) for c in flat]
     traces += [_slope_trace(c, flat, low) for c in slopes]
     traces += [trace for dtype in dtypes for trace in _points_trace(dtype, dtypes, placed)]
-    every = [p.rate.value for _, p in placed if p.rate] + [c.per_s for c in flat]
+    every = [flop_per_s(p) for _, p in placed] + [c.per_s for c in flat]
     bottom = min([*every, *(low * c.per_s for c in slopes)])
     has_pipe = any(c.kind == "pipe" for c in ceilings)
     layout = base_layout(
@@ -124,9 +135,9 @@ def _title(view: View, placed: Sequence[tuple[float, Point]], ceilings: Sequence
     highest = max(
         (c for c in ceilings if c.kind == "data sheet" and c.dtype != "memory"), key=lambda c: c.per_s, default=None
     )
-    where = f"{bound_by_memory} of {len(placed)} cases lie under the memory's slope"
+    where = f"{bound_by_memory} of {counted(len(placed), 'case')} under the memory's slope"
     if not bound_by_memory:
-        where = f"all {len(placed)} cases lie under the flat, compute-bound part"
+        where = f"{counted(len(placed), 'case')}, none under the memory's slope"
     ridge = f"; the {highest.dtype} ridge is at {highest.per_s / memory:.0f} FLOP/B" if memory and highest else ""
     return f"Roofline of {view.label}: {where}{ridge}"
 
@@ -167,7 +178,7 @@ def _line(ceiling: Ceiling, x: list[float], y: list[float], colour: str, dash: s
 
 
 def _points_trace(dtype: str, dtypes: Sequence[str], placed: Sequence[tuple[float, Point]]) -> list[dict[str, Any]]:
-    own = [(x, p, p.rate.value / 1e12) for x, p in placed if _peak_name(p) == dtype and p.rate]
+    own = [(x, p, flop_per_s(p) / 1e12) for x, p in placed if _format_of(p) == dtype]
     if not own:
         return []
     at = dtypes.index(dtype)
@@ -197,5 +208,5 @@ def _rows(placed: Sequence[tuple[float, Point]], ceilings: Sequence[Ceiling]) ->
         else (c.name, f"ceiling, {c.kind}", None, c.per_s / 1e12, None)
         for c in ceilings
     ]
-    rows += [(p.key, "case", x, p.rate.value / 1e12 if p.rate else None, None) for x, p in placed]
+    rows += [(p.key, "case", x, flop_per_s(p) / 1e12, None) for x, p in placed]
     return rows
