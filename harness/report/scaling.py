@@ -1,6 +1,7 @@
 """Collectives over the number of GPUs: what bus bandwidth and latency become as ranks are added."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +133,7 @@ def _line(how: tuple[object, ...], stations: Sequence[Station]) -> Line:
         alike = [station for station in by_ranks if station.ranks == number]
         medians.append(alike[(len(alike) - 1) // 2])
     last = medians[-1].point
-    name = " ".join(last.name.replace(f"{medians[-1].ranks} GPUs", "").split())
+    name = " ".join(re.sub(rf"\b{medians[-1].ranks} (GPUs|ranks)\b", "", last.name).split())
     return Line(last.case.op, how, name, float(last.size_bytes or 0), tuple(medians), tuple(by_ranks))
 
 

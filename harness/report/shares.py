@@ -70,6 +70,8 @@ def peak_name(bound: str) -> str:
         "memory": "device memory",
         "host_link": "host link",
         "host_link_both": "host link, both ways",
+        "nvlink": "NVLink",
+        "nvlink_both": "NVLink, both ways",
         "peer_link": "NVLinks between two GPUs",
         "peer_link_both": "NVLinks between two GPUs, both ways",
     }

@@ -37,7 +37,7 @@ def verdict_of(view: View) -> str:
 
 
 def _verdict(view: View) -> str:
-    sentences = [s for s in (_memory(view), *_compute(view), _host_link(view), _collectives(view), _limits(view)) if s]
+    sentences = [s for s in (_memory(view), *_compute(view), *_links(view), _limits(view)) if s]
     if not sentences:
         return f"On {view.gpu}, nothing was measured that could be held against a peak."
     return " ".join([_lead(view) + sentences[0], *(s[0].upper() + s[1:] for s in sentences[1:])])
@@ -53,6 +53,7 @@ def tiles_of(view: View) -> tuple[Tile, ...]:
     names = {
         "memory": "of memory peak",
         "host_link": "of host link peak",
+        "nvlink": "of NVLink peak",
         "peer_link": "of NVLink peak between two GPUs",
     }
     tiles = [
@@ -62,7 +63,7 @@ def tiles_of(view: View) -> tuple[Tile, ...]:
             f"{best[name].name}: {_rate(best[name])}",
         )
         for name in order
-        if name not in ("host_link_both", "peer_link_both")
+        if name not in ("host_link_both", "nvlink_both", "peer_link_both")
     ]
     buses = [p for p in view.points if p.is_collective and p.rate]
     if buses:
@@ -129,12 +130,24 @@ def _compute(view: View) -> Iterator[str]:
     yield f"on the whole more is lost to the {more} than to the {'kernels' if more == 'clock' else 'clock'}."
 
 
+def _links(view: View) -> Iterator[str]:
+    yield from (_host_link(view), _peers(view), _collectives(view))
+
+
 def _host_link(view: View) -> str:
     points = [p for p in view.points if p.is_host_link and p.spec]
     if not points:
         return ""
     low, high = _share(min(points, key=_share)), _share(max(points, key=_share))
     return f"pinned copies over the host link reach {percent_range(low, high)} of it."
+
+
+def _peers(view: View) -> str:
+    points = [p for p in view.points if p.case.op == "peer_copy" and p.spec]
+    if not points:
+        return ""
+    low, high = _share(min(points, key=_share)), _share(max(points, key=_share))
+    return f"copies between two GPUs reach {percent_range(low, high)} of the link between them."
 
 
 def _collectives(view: View) -> str:
@@ -163,6 +176,8 @@ def _limits(view: View) -> str:
 def title_of(views: Sequence[View]) -> str:
     """The page's title: the cards that it is about."""
     cards = list(dict.fromkeys(shorten(view.first.device.name) or "unknown device" for view in views))
+    if all(view.first.device.kind == "cpu" for view in views):
+        return "What was measured on a CPU"
     if len(cards) == 1:
         return f"What {cards[0]} delivers of its data sheet"
     if len(cards) > _MOST_NAMED:

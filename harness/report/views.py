@@ -229,7 +229,8 @@ def case_name(case: Case) -> str:
         words.append(str(size))
     words += [str(params.pop(name)) for name in ("direction", "impl") if name in params]
     ranks = params.pop("ranks", None)
-    words += [f"{ranks} GPUs"] if ranks is not None else []
+    # gloo's ranks are processes of a CPU.
+    words += [f"{ranks} {'ranks' if case.params.get('impl') == 'gloo' else 'GPUs'}"] if ranks is not None else []
     return clean(" ".join([*words, *(f"{name}={value}" for name, value in sorted(params.items()))]))
 
 
