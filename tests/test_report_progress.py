@@ -131,6 +131,12 @@ def test_a_finished_case_is_one_line():
     )
 
 
+def test_a_case_of_a_cpu_shows_no_row_of_dashes():
+    """Three dashes without a head stood behind every rate."""
+    record = hand_made.cpu_copy_record()
+    assert finished_line(record, 1, 2) == f"[1/2] {record.key}  10.00 GB/s  (4.0 s)"
+
+
 def test_a_failed_case_says_why_in_one_line():
     record = hand_made.without_figure(hand_made.COPY, "memory", "failed", "out of\nmemory \x1b[31m")
     assert finished_line(record, 1, 1) == f"[1/1] {hand_made.COPY.key}  failed: out of memory \\x1b[31m"

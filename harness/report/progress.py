@@ -177,17 +177,25 @@ def finished_line(record: Record, number: int, total: int) -> str:
     if record.outcome != "measured":
         said = [f"{record.outcome.replace('_', ' ')}: {clean(record.reason)}" if record.reason else record.outcome]
     else:
-        spec, telemetry = record.metric("spec_ratio"), record.telemetry
         headline = headline_of(record)
         said = [
             format_figure(headline) if headline else units.UNKNOWN,
-            units.format_percent(spec.value if spec else None),
-            units.format_number(telemetry.sm_clock_mhz if telemetry else None, "MHz"),
-            units.format_number(telemetry.power_w if telemetry else None, "W"),
+            *_conditions(record),
             *(said_of(record.key, warning).partition(":")[0] for warning in record.warnings),
         ]
     took = [f"({format_duration(record.wall_s)})"] if record.wall_s is not None else []
     return "  ".join((f"{counter} {clean(record.key)}", *said, *took))
+
+
+def _conditions(record: Record) -> list[str]:
+    """Share of the peak, true clock and power, a dash for what is unknown; nothing where all are, as on a CPU."""
+    spec, telemetry = record.metric("spec_ratio"), record.telemetry
+    conditions = (
+        units.format_percent(spec.value if spec else None),
+        units.format_number(telemetry.sm_clock_mhz if telemetry else None, "MHz"),
+        units.format_number(telemetry.power_w if telemetry else None, "W"),
+    )
+    return [] if set(conditions) == {units.UNKNOWN} else list(conditions)
 
 
 class Progress:
