@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.model import Case, Fact, Metric, Order, Peak, Record, Run, Telemetry, Work
+from harness.model import Case, Fact, Metric, Order, Peak, Record, Run, Samples, Telemetry, Work
 from harness.report.summary import summarize
 from harness.report.terminal import print_summary
 from tests import hand_made
@@ -482,3 +482,30 @@ def test_what_nccl_chose_what_the_host_pays_and_how_far_ranks_are_apart_stand_be
     assert heads[heads.index("launch") :][:4] == ["launch", "a", "launch", "spread"]
     assert figures[-10:-4] == ["10.00", "ms", "2.000", "µs", "2.1", "%"]
     assert lines[-1] == "  NCCL chose ring simple (1 case)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        ((0.002, 0.002), "2 samples; 4 are needed"),
+        ((0.001, 0.001, 0.001, 0.1), "samples differ so much that it would reach down to no time at all"),
+    ],
+)
+def test_a_rate_without_an_interval_says_why(seconds: tuple[float, ...], why: str):
+    """A dash stood under ± 95 %, and no line below the table told of it."""
+    samples = Samples(seconds, 10, 10 * sum(seconds), "events", "stream")
+    bare = replace(hand_made.rate(3e12), low=None, high=None)
+    record = replace(hand_made.copy_record(), samples=samples, metrics=(bare,))
+    (table,) = summarize([hand_made.gpu_run(record)])[0].tables
+    assert table.remarks[0] == f"no ± 95 % (1 case): {why}"
+    both = summarize([hand_made.gpu_run(record), hand_made.gpu_run(record, run_id="r2")])[0].tables
+    assert not any("95" in remark for remark in both[0].remarks)
+
+
+def test_a_latency_without_a_p99_says_why():
+    why = "52 samples; 100 are needed for a 99th percentile"
+    case = Case("barrier", {}, (), kind="latency")
+    metrics = (hand_made.time(0.001), Metric("time_p50", 0.001, "s"), Metric("time_p99", None, "s", reason=why))
+    record = replace(hand_made.copy_record(), key=case.key, case=case, metrics=metrics)
+    (table,) = summarize([hand_made.gpu_run(record)])[0].tables
+    assert table.remarks[0] == f"no p99 (1 case): {why}"

@@ -19,7 +19,7 @@ from harness.report.joules import energy_remark
 from harness.report.pairs import Matrix, pair_matrices
 from harness.report.ruler import ruler_line
 from harness.report.text import clean, counted, fold_keys
-from harness.statistics import median_of_known
+from harness.statistics import LEAST_SAMPLES, median_of_known
 
 UNITS_NOTE = "dense peaks; SI rates (1 GB/s = 1e9 B/s); binary sizes (1 MiB = 2**20 B)"
 
@@ -388,7 +388,10 @@ def _gaps(records: Sequence[Record]) -> Iterator[str]:
     def missing(name: str) -> Callable[[Record], str]:
         return lambda r: r.telemetry.missing.get(name, "") if r.telemetry else ""
 
+    is_one_run = len({record.key for record in records}) == len(records)
     columns: Mapping[str, Callable[[Record], str]] = {
+        "p99": lambda r: metric_reason("time_p99")(r) if r.case.kind == "latency" else "",
+        "± 95 %": lambda r: _no_interval(r) if is_one_run else "",
         "share of a peak": metric_reason("spec_ratio"),
         "share at clock": lambda r: metric_reason("at_clock_ratio")(r) if _counts_flop(r) else "",
         "true clock": missing("sm_clock_mhz"),
@@ -406,6 +409,16 @@ def _gaps(records: Sequence[Record]) -> Iterator[str]:
             columns_by_gap.setdefault((reason, frozenset(keys)), []).append(column)
     for (reason, some_keys), names in columns_by_gap.items():
         yield f"no {', '.join(names)} ({counted(len(some_keys), 'case')}): {reason}"
+
+
+def _no_interval(record: Record) -> str:
+    """Why a rate has no interval; nothing where it has one, or nothing was sampled."""
+    rate, samples = record.metric("rate"), record.samples
+    if rate is None or rate.value is None or rate.low is not None or samples is None:
+        return ""
+    if len(samples.seconds) < LEAST_SAMPLES:
+        return f"{counted(len(samples.seconds), 'sample')}; {LEAST_SAMPLES} are needed"
+    return "samples differ so much that it would reach down to no time at all"
 
 
 def _merged_reasons(keys_by_reason: Mapping[str, set[str]]) -> dict[str, set[str]]:
