@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, how it leaves."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer.main
 
 import harness
 from harness import packages, store
 from harness.cli import run as run_verb
-from harness.cli.app import exit_status
+from harness.cli.app import app, exit_status
 from harness.cli.patterns import split_patterns
 from harness.errors import ExitCode, HarnessError
 from harness.model import Case, Order, Work
@@ -56,6 +58,22 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
 def test_no_verb_at_all_prints_help_and_is_no_success(capsys: pytest.CaptureFixture[str]):
     assert exit_status([]) == ExitCode.USAGE
     assert capsys.readouterr().out.startswith("Usage: ofpeak")
+
+
+def test_help_cuts_off_no_verb(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Of most verbs the list showed half a sentence and three dots."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert exit_status(["--help"]) == ExitCode.DONE
+    verbs = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(verbs) == len(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert not [line for line in verbs if "..." in line]
+
+
+def test_help_names_what_an_option_takes_and_not_its_python_type(capsys: pytest.CaptureFixture[str]):
+    for verb in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert exit_status([verb, "--help"]) == ExitCode.DONE
+        options = capsys.readouterr().out.partition("Options:\n")[2]
+        assert not re.findall(r"<(?:str|int|float|list|Path)\b.*?>", options), verb
 
 
 @pytest.mark.parametrize(

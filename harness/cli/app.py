@@ -34,37 +34,47 @@ from harness.report.text import clean
 app = typer.Typer(
     name="ofpeak",
     help="How much of a GPU its owner gets: measured rates beside what the data sheet promises.",
-    epilog="Exit codes: 0 done, 1 some cases failed, 2 nothing measured, 5 usage or unreadable input, 70 our own bug.",
+    epilog="Exit codes: 0 done, 1 some cases failed, 2 nothing measured, 5 usage or unreadable input, 70 our own bug, "
+    "128 + n ended by signal n. gate, doctor, selfcheck, peak, recover and specs check say their own in their help.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("run")(run)
-app.command("recover", epilog="Exit codes: 0 done, 2 no journal tells of a plan, 5 usage or a damaged journal.")(
-    recover
-)
-app.command("show")(show)
-app.command("compare")(compare)
+app.command("run", short_help="Measure this machine, print the table, save the run file.")(run)
+app.command(
+    "recover",
+    short_help="Make run files of the journals of killed runs.",
+    epilog="Exit codes: 0 done, 2 no journal tells of a plan, 5 usage or a damaged journal.",
+)(recover)
+app.command("show", short_help="Print runs: a line a case, and what has no figure.")(show)
+app.command("compare", short_help="Put sets of any hardware side by side.")(compare)
 app.command(
     "gate",
+    short_help="May an upgrade go out? Judge runs before and after it.",
     epilog="Exit codes: 0 pass, 1 regression, 2 inconclusive, 3 not comparable, 4 missing, 5 usage; the last line says "
     "all that apply, and 5, 3, 1, 4, 2, 0 is the order in which they decide.",
 )(gate)
-app.command("gate-selftest")(gate_selftest)
-app.command("report")(report)
-app.command("doctor", epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.")(doctor)
-app.command("selfcheck")(selfcheck)
-app.command("peak", epilog="Exit codes: 0 done, 1 a shape's result was wrong, 2 no GPU or nothing measured, 5 usage.")(
-    peak
-)
-app.command("noise")(noise)
-app.command("history")(history)
-app.command("whoami")(whoami)
-app.add_typer(specs_app, name="specs")
-app.command("claims")(claims)
-app.command("import")(import_)
-app.command("export")(export)
+app.command("gate-selftest", short_help="How often the gate is right on your own runs.")(gate_selftest)
+app.command("report", short_help="Write one HTML page about sets.")(report)
+app.command(
+    "doctor",
+    short_help="Is this machine fit to measure? Findings and remedies.",
+    epilog="Exit codes: 0 fit, 1 not fit (a blocker), 2 no GPU, 5 usage.",
+)(doctor)
+app.command("selfcheck", short_help="Is the instrument itself in order? Takes minutes.")(selfcheck)
+app.command(
+    "peak",
+    short_help="Find the shape at which a GEMM is fastest here.",
+    epilog="Exit codes: 0 done, 1 a shape's result was wrong, 2 no GPU or nothing measured, 5 usage.",
+)(peak)
+app.command("noise", short_help="How far runs differ when nothing was changed.")(noise)
+app.command("history", short_help="Where a case's level changed, and what else did.")(history)
+app.command("whoami", short_help="Map this machine's cards to the hashes in run files.")(whoami)
+app.add_typer(specs_app, name="specs", short_help="What data sheets promise, and how sure that is.")
+app.command("claims", short_help="What circulates about Hopper and Blackwell, judged.")(claims)
+app.command("import", short_help="Make run files of nvbandwidth's and nccl-tests' output.")(import_)
+app.command("export", short_help="Write runs as Parquet, CSV or OpenMetrics.")(export)
 
 # typer carries its own copy of click since 0.2x and used the package before; both have this ancestry.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException

@@ -44,16 +44,28 @@ class Question:
 
 def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="SET...", help="Run files, or folders of them (sets).")],
-    label: Annotated[str, typer.Option(help="Names of the sets, in order: h100,b200.")] = "",
-    reference: Annotated[str | None, typer.Option(help="The set to compare with; the first unless given.")] = None,
+    label: Annotated[str, typer.Option(metavar="NAMES", help="Names of the sets, in order: h100,b200.")] = "",
+    reference: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The set to compare with; the first unless given.")
+    ] = None,
     format: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
-    usd_per_hour: Annotated[str, typer.Option(help="Price of one GPU of each set: h100=2.5,b200=5.8.")] = "",
-    usd_per_kwh: Annotated[float | None, typer.Option(help="Price of a kWh, on top of the hourly price.")] = None,
-    model_parameters: Annotated[float | None, typer.Option(help="Price a model's tokens: 70e9 parameters.")] = None,
-    batch: Annotated[int, typer.Option(help="Sequences that the model decodes in one step.", min=1)] = 1,
-    dtype: Annotated[str, typer.Option(help="Type of the model's weights, of the job's FLOP.")] = "bf16",
-    job_flop: Annotated[float, typer.Option(help="Price a job of so many FLOP.")] = 0.0,
-    job_bytes: Annotated[float, typer.Option(help="Price a job of so many bytes of memory traffic.")] = 0.0,
+    usd_per_hour: Annotated[
+        str, typer.Option(metavar="PRICES", help="Price of one GPU of each set: h100=2.5,b200=5.8.")
+    ] = "",
+    usd_per_kwh: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a kWh, on top of the hourly price.")
+    ] = None,
+    model_parameters: Annotated[
+        float | None, typer.Option(metavar="COUNT", help="Price a model's tokens: 70e9 parameters.")
+    ] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Sequences that the model decodes in one step.", min=1)] = 1,
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="Type of the model's weights, of the job's FLOP.")
+    ] = "bf16",
+    job_flop: Annotated[float, typer.Option(metavar="FLOP", help="Price a job of so many FLOP.")] = 0.0,
+    job_bytes: Annotated[
+        float, typer.Option(metavar="BYTES", help="Price a job of so many bytes of memory traffic.")
+    ] = 0.0,
     fleet: Annotated[bool, typer.Option("--fleet", help="The sets are cards of one model: find the odd ones.")] = False,
     cache: Annotated[bool, typer.Option(help="Keep what was read in the user's cache folder.")] = True,
 ) -> None:

@@ -34,7 +34,10 @@ def gate(
         list[str], typer.Option("--candidate", metavar=_TEMPLATE, help="Runs after, of the same cards.")
     ],
     changed: Annotated[
-        str, typer.Option(help="What changed: driver, nccl, torch, triton, cuda, host, vbios, or a fact.")
+        str,
+        typer.Option(
+            metavar="WHAT,...", help="What changed: driver, nccl, torch, triton, cuda, host, vbios, or a fact."
+        ),
     ] = "driver",
     policy: Annotated[
         Path | None, typer.Option("--policy", metavar="FILE", help="Margins and dropping rules instead of the shipped.")
@@ -49,7 +52,8 @@ def gate(
         list[str] | None, typer.Option(metavar="GLOB", help="Families or keys to judge; the verdict names the rest.")
     ] = None,
     look: Annotated[
-        int | None, typer.Option(help="This comparison is extended: look 1 or 2 of it; alpha .03 a look.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="This comparison is extended: look 1 or 2 of it; alpha .03 a look.", min=1),
     ] = None,
     format: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML as well.")] = None,

@@ -50,8 +50,10 @@ def peak(
     dtype: Annotated[Dtype, typer.Option("--dtype", help="The operands' type.")] = Dtype.BF16,
     impl: Annotated[Impl, typer.Option("--impl", help="Who multiplies.")] = Impl.TORCH,
     protocol: Annotated[Protocol, typer.Option("--protocol", help="How it is timed.")] = Protocol.OURS,
-    seconds: Annotated[float, typer.Option("--seconds", min=5, help="For all of it, starting included.")] = 60.0,
-    gpu: Annotated[int, typer.Option("--gpu", min=0, help="Which of the GPUs that CUDA sees.")] = 0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=5, help="For all of it, starting included.")
+    ] = 60.0,
+    gpu: Annotated[int, typer.Option("--gpu", metavar="INDEX", min=0, help="Which of the GPUs that CUDA sees.")] = 0,
     format: Annotated[Format, typer.Option("--format", help="Text for people, JSON for programs.")] = Format.TEXT,
 ) -> None:
     """Find the shape at which a GEMM is fastest: every shape is checked before it is timed."""

@@ -17,7 +17,7 @@ def report(
     paths: Annotated[list[Path], typer.Argument(metavar="SET...", help="Folders of run files, or single run files.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE", help="The page to write.")],
     label: Annotated[
-        list[str] | None, typer.Option("--label", help="A set's name, one a SET and in their order.")
+        list[str] | None, typer.Option("--label", metavar="NAME", help="A set's name, one a SET and in their order.")
     ] = None,
     reference: Annotated[
         str,

@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 def selfcheck(
-    gpu: Annotated[int, typer.Option("--gpu", min=0, help="Which of the GPUs that CUDA sees.")] = 0,
+    gpu: Annotated[int, typer.Option("--gpu", metavar="INDEX", min=0, help="Which of the GPUs that CUDA sees.")] = 0,
     format: Annotated[Format, typer.Option("--format", help="Text for people, JSON for programs.")] = Format.TEXT,
 ) -> None:
     """Check the instrument itself: ruler, what watching costs, energy's sources, the two clocks. Takes minutes.
