@@ -55,6 +55,10 @@ def test_a_paragraph_never_fails_on_narrow_widths():
         assert paragraph("one two three", width, 2, 3).replace("\n", " ").split()
 
 
+def test_a_paragraph_leaves_a_percent_sign_with_its_number():
+    assert paragraph("differ by 0.3 % where", 14, 0) == "differ by\n0.3 % where"
+
+
 def test_a_paragraph_breaks_a_long_key_after_its_commas():
     """Lists of keys were cut in the middle of a word."""
     told = paragraph("lacks all_reduce/algorithm=ring,bytes=8,dtype=fp32,impl=nccl", 30, 2, 2)

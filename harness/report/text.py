@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from harness.units import UNKNOWN, format_number
 
 _WHITE = re.compile(r"\s+")
+_BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
+# Stands for a space at which no line is broken while it is wrapped.
+_HELD = "\N{NO-BREAK SPACE}"
 
 
 def clean(text: object) -> str:
@@ -36,10 +39,14 @@ def wrap_key(key: str, width: int) -> list[str]:
 
 
 class _KeyWrapper(textwrap.TextWrapper):
-    """Breaks lines at spaces, and inside a key after its commas, so that no word of it is cut while it need not be."""
+    """Breaks lines at spaces, and inside a key after its commas, so that no word of it is cut while it need not be.
+
+    A percent sign stays with its number.
+    """
 
     def _split(self, text: str) -> list[str]:
-        return [part for chunk in super()._split(text) for part in re.findall(r"[^,]*,|[^,]+$", chunk) or [chunk]]
+        joined = _BEFORE_PERCENT.sub(_HELD, text)
+        return [part for chunk in super()._split(joined) for part in re.findall(r"[^,]*,|[^,]+$", chunk) or [chunk]]
 
 
 def paragraph(text: str, width: int, indent: int, hanging: int = 0) -> str:
@@ -47,7 +54,7 @@ def paragraph(text: str, width: int, indent: int, hanging: int = 0) -> str:
     first, later = " " * indent, " " * (indent + hanging)
     room = max(width, len(later) + 8)
     wrapper = _KeyWrapper(room, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
-    return "\n".join(wrapper.wrap(text))
+    return "\n".join(wrapper.wrap(text)).replace(_HELD, " ")
 
 
 def fold_keys(keys: Iterable[str]) -> list[str]:
