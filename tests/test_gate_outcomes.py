@@ -95,3 +95,17 @@ def test_junit_keeps_to_its_shape(name: str):
         assert int(element.attrib["errors"]) == len(suite.findall("testcase/error"))
     is_good = int(root.attrib["failures"]) + int(root.attrib["errors"]) == 0
     assert is_good == (name == "pass")
+
+
+def test_files_of_an_older_schema_say_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Thirty facts were listed as unknown before, and nothing told why."""
+    monkeypatch.setenv("COLUMNS", "200")
+    sets = Path(__file__).parents[1] / "results" / "baselines" / "nvidia-h200"
+    old, new = (str(sets / f"20261130_driver-580.159.04_{name}") for name in ("quick", "quick-19"))
+    assert exit_status(["gate", "--baseline", old, "--candidate", new, "--across-cards"]) == ExitCode.NOT_COMPARABLE
+    lines = capsys.readouterr().out.splitlines()
+    assert "  run_schema 1 -> 2" in lines
+    assert (
+        "  files of schema 1 and 2 do not hold the same facts, so that some are unknown on one side: measure the older "
+        "side again"
+    ) in lines

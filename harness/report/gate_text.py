@@ -107,6 +107,12 @@ def _difference_lines(changes: Sequence[Change]) -> Iterator[str]:
     bundles = [name for name, facts in BUNDLES.items() if any(change.name in facts for change in changes)]
     if bundles:
         yield f"if that is what changed, declare it: --changed {','.join(bundles)} (with driver, if that changed too)"
+    schemas = next((change for change in changes if change.name == "run_schema"), None)
+    if schemas:
+        yield (
+            f"files of schema {schemas.old} and {schemas.new} do not hold the same facts, so that some are unknown on "
+            "one side: measure the older side again"
+        )
     if any(change.name == "card" for change in changes):
         yield "no card is on both sides: --across-cards adds the known spread between cards"
 
