@@ -98,6 +98,14 @@ def test_before_a_soak_has_told_anything_its_limit_is_shown():
     assert after(*events).status(5.0)[1].endswith("seconds=240, 5.0 s of at most 2 min")
 
 
+def test_a_cpu_is_not_expected_to_take_a_gpus_windows():
+    """Ten cases of a second each were announced as two minutes."""
+    state = ProgressState()
+    state.apply({"event": "order", "order": {"profile": "standard", "device": "cpu"}}, 0.0)
+    state.apply(PLAN, 0.0)
+    assert state.left_s(0.0) == pytest.approx(3 * 1.0)
+
+
 def test_time_left_comes_from_finished_cases_of_the_same_family():
     state = after(ORDER, PLAN, WARMING, WARMED, finished(hand_made.gemm_record()))
     assert state.left_s(0.0) == pytest.approx(6.0 + 8.2)
