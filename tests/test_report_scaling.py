@@ -52,6 +52,20 @@ def test_lines_join_the_numbers_of_ranks_of_several_sets():
     assert [row[8] for row in small.table.rows] == [2.0, 4.0, 8.0]
 
 
+def test_lines_of_several_gpu_models_say_whose_they_are():
+    """A title told one card's bandwidth over ranks, beside another's line, and no word of either."""
+    first = [source(f"a{n}", collective(n, 1e9 * n)) for n in (2, 4)]
+    others = [source(f"b{n}", collective(n, 2e9 * n)) for n in (2, 4)]
+    device = replace(first[0].runs[0].device, name="NVIDIA Other")
+    others = [replace(other, runs=(replace(other.runs[0], device=device),)) for other in others]
+    (plot,) = plots_of(*first, *others)
+    assert plot.title == "Test: all_reduce fp32 1 GiB nccl over 4 ranks has 200.0 % of its bus bandwidth over 2"
+    assert [trace["name"] for trace in plot.traces] == [
+        "Test: all_reduce fp32 1 GiB nccl",
+        "Other: all_reduce fp32 1 GiB nccl",
+    ]
+
+
 def test_each_line_is_of_its_largest_size_and_small_messages_have_no_bandwidth():
     sizes = (8, 64 * 1024, 2**20, GIB)
     sets = [source(str(n), *(collective(n, 1e9 + size, size) for size in sizes)) for n in (2, 4)]

@@ -106,7 +106,10 @@ def _time_plot(lines: Sequence[Line], small: Sequence[Line]) -> Plot:
 
 
 def lines_of(views: Sequence[View]) -> list[Line]:
-    """Every collective that was measured over two numbers of ranks, those over the most numbers first."""
+    """Every collective that was measured over two numbers of ranks, those over the most numbers first.
+
+    Where the sets are of several GPU models, a line's name says of which it is.
+    """
     found: dict[tuple[object, ...], list[Station]] = {}
     for view in views:
         for point in view.points:
@@ -114,7 +117,8 @@ def lines_of(views: Sequence[View]) -> list[Line]:
             if point.is_collective and isinstance(ranks, int) and is_plausible(_rate(point)) and point.size_bytes:
                 size = round(math.log2(point.size_bytes), _SIZE_DIGITS)
                 found.setdefault((*_how(view, point), size), []).append(Station(ranks, view, point))
-    lines = [_line(how[:-1], stations) for how, stations in found.items()]
+    is_mixed = len({view.gpu for view in views}) > 1
+    lines = [_line(how[:-1], stations, is_mixed) for how, stations in found.items()]
     return sorted((line for line in lines if len(line.stations) > 1), key=lambda line: -len(line.stations))
 
 
@@ -125,7 +129,7 @@ def _how(view: View, point: Point) -> tuple[object, ...]:
     return (point.case.op, *sorted((name, str(value)) for name, value in params.items()), *same)
 
 
-def _line(how: tuple[object, ...], stations: Sequence[Station]) -> Line:
+def _line(how: tuple[object, ...], stations: Sequence[Station], is_mixed: bool) -> Line:
     by_ranks = sorted(stations, key=lambda station: (station.ranks, _rate(station.point)))
     numbers = list(dict.fromkeys(station.ranks for station in by_ranks))
     medians = []
@@ -133,8 +137,9 @@ def _line(how: tuple[object, ...], stations: Sequence[Station]) -> Line:
         alike = [station for station in by_ranks if station.ranks == number]
         medians.append(alike[(len(alike) - 1) // 2])
     last = medians[-1].point
+    gpu = f"{medians[-1].view.gpu}: " if is_mixed else ""
     name = " ".join(re.sub(rf"\b{medians[-1].ranks} (GPUs|ranks)\b", "", last.name).split())
-    return Line(last.case.op, how, name, float(last.size_bytes or 0), tuple(medians), tuple(by_ranks))
+    return Line(last.case.op, how, gpu + name, float(last.size_bytes or 0), tuple(medians), tuple(by_ranks))
 
 
 def _widest(lines: Iterable[Line], order: Callable[[Line], float]) -> list[Line]:
