@@ -170,6 +170,18 @@ def test_the_roofline_counts_flop_where_bytes_are_the_headline():
     assert plot.title == "Roofline of Test: 1 of 2 cases under the memory's slope; the bf16 ridge is at 250 FLOP/B"
 
 
+def test_what_several_ranks_compute_together_is_no_ceiling_of_one_gpu():
+    """A step of two GPUs lifted one GPU's best above its data sheet."""
+    gemm = page_runs.gemm("torch")
+    case = replace(gemm.case, op="gemm_all_reduce", params={**gemm.case.params, "ranks": 2})
+    metrics = tuple(replace(m, value=m.value * 2) if m.name == "rate" else m for m in gemm.metrics)
+    step = replace(gemm, key=case.key, family="overlap", case=case, metrics=metrics)
+    source = page_runs.full_source()
+    source = replace(source, runs=(replace(source.runs[0], records=(gemm, step)),))
+    rows = plots_of(source)["roofline-1"].table.rows
+    assert [row[3] for row in rows if row[0] == "bf16, our best"] == [670.0]
+
+
 def test_copies_between_gpus_are_held_against_their_link_in_words():
     """The page said that nothing was held against a peak below a tile that did so."""
     record = page_runs.copy(2**30, 4e11)

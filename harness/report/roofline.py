@@ -66,7 +66,8 @@ def flop_per_s(point: Point) -> float:
 
 def ceilings_of(view: View) -> tuple[Ceiling, ...]:
     """The data sheet's ceilings of the formats that were measured, the pipe's own, and our best measurements."""
-    points = [p for p in view.points if p.rate]
+    # What several ranks compute together is above what one device can.
+    points = [p for p in view.points if p.rate and "ranks" not in p.case.params]
     dtypes = list(dict.fromkeys(_format_of(p) for p in points if p.is_compute and _format_of(p)))
     found = []
     memory = view.peak_per_s("memory")
