@@ -106,7 +106,7 @@ class ScriptedWatch:
 
 @pytest.fixture
 def card(monkeypatch):
-    """Makes a card and, when it is loaded, its queue; `card.library` counts what is left of the monitor's samples."""
+    """Makes a card and, when it is loaded, its queue; `card.binding` counts what is left of the monitor's samples."""
     clock = Clock()
     library = GpmNvml(dict.fromkeys(GPM_METRICS.values(), 90.0))
     queue = Queue(clock)
@@ -117,7 +117,7 @@ def card(monkeypatch):
     facts = DeviceFacts("cuda", "NVIDIA Test", "cuda:0", sm_count=2, max_sm_clock_mhz=1980.0)
     return SimpleNamespace(
         clock=clock,
-        library=library,
+        binding=library,
         queue=queue,
         gpu=Gpu(library, "handle"),
         facts=facts,
@@ -201,7 +201,7 @@ def test_stamps_of_some_of_the_sms_are_no_clock(card):
 
 def test_monitors_samples_are_freed(card):
     run(load_of(card))
-    assert (card.library.allocated, card.library.living) == (2, 0)
+    assert (card.binding.allocated, card.binding.living) == (2, 0)
 
 
 def test_monitors_samples_are_freed_where_the_device_fails_while_it_drains(card):
@@ -213,14 +213,14 @@ def test_monitors_samples_are_freed_where_the_device_fails_while_it_drains(card)
     card.queue.drain = fail
     with pytest.raises(RuntimeError, match="CUDA error"):
         run(load_of(card))
-    assert (card.library.allocated, card.library.living) == (2, 0)
+    assert (card.binding.allocated, card.binding.living) == (2, 0)
 
 
 def test_load_that_ends_before_its_window_took_no_sample(card):
     load = load_of(card)
     load.run_group()
     assert load.finish().power_w is None
-    assert (card.library.allocated, card.queue.drained) == (0, 1)
+    assert (card.binding.allocated, card.queue.drained) == (0, 1)
 
 
 def test_card_that_nvml_does_not_list_keeps_its_true_clock_and_its_launches(card):
@@ -241,7 +241,7 @@ def test_gpu_that_nvml_loses_in_mid_run_keeps_its_timings_and_has_no_power(card,
     assert told.missing["power_w"].endswith("before the window's end: GPU is lost")
     assert told.missing["throttle_ratio"] == "power_cap: GPU is lost"
     assert told.missing["tensor_busy_ratio"] == "GPU is lost"
-    assert card.library.living == 0
+    assert card.binding.living == 0
 
 
 def test_power_read_so_far_is_what_the_watch_has(card):
@@ -305,7 +305,7 @@ def test_monitors_samples_of_every_part_are_freed(card):
     told = cut_in_parts(load)
     assert [part.tensor_busy_ratio for part in told] == [0.9] * 3
     load.finish()
-    assert card.library.living == 0
+    assert card.binding.living == 0
 
 
 def test_gpu_that_nvml_loses_in_a_soak_is_unknown_from_then_on(card, monkeypatch):
@@ -316,7 +316,7 @@ def test_gpu_that_nvml_loses_in_a_soak_is_unknown_from_then_on(card, monkeypatch
     assert [part.sm_clock_mhz for part in told] == [1500.0] * 3
     assert [part.power_w is None for part in told] == [False, True, True]
     assert [part.missing.get("throttle_ratio") for part in told] == [None, *["power_cap: GPU is lost"] * 2]
-    assert card.library.living == 0
+    assert card.binding.living == 0
 
 
 def test_parts_of_a_card_that_nvml_does_not_list_keep_true_clock_and_launches(card):
