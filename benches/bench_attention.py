@@ -13,6 +13,7 @@ import torch
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB, KIB
 from kernels import attention, attention_torch
+from kernels.launches import captured, until_done
 
 # Calls that the host waits for leave the card to rest: what must find it warm runs before.
 LAST = True
@@ -176,7 +177,7 @@ def measure_decode(case, device, measure):
     if case.op == "decode_latency":
         shots = {"shots": SHOTS if device.kind == "cuda" else SMOKE_SHOTS}
         if device.kind == "cuda":
-            launches = [until_done(attention_torch.captured(launch)) for launch in launches]
+            launches = [until_done(captured(launch)) for launch in launches]
     measure(
         lambda i: launches[i % buffers.sets](),
         inputs=[buffers.q, buffers.keys, buffers.values],
@@ -186,16 +187,6 @@ def measure_decode(case, device, measure):
         least_sqnr_db=LEAST_SQNR_DB,
         **shots,
     )
-
-
-def until_done(launch):
-    """A launch that the host waits for."""
-
-    def call():
-        launch()
-        torch.cuda.synchronize()
-
-    return call
 
 
 class DecodeBuffers:

@@ -16,7 +16,7 @@ from benches.bench_gemm import LEAST_CAPABILITY
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB, MIB
 from kernels import resnet
-from kernels.attention_torch import captured
+from kernels.launches import captured, until_done
 
 # Calls that the host waits for leave the card to rest: what must find it warm runs before.
 LAST = True
@@ -97,7 +97,10 @@ def bench_resnet(case, device, measure):
         launches, shots = [partial(infer, i) for i in range(SETS)], {}
         if case.kind == "latency":
             shots = {"shots": SHOTS if device.kind == "cuda" else CPU_SHOTS}
-            launches = [until_done(launch, p["launch"], device) for launch in launches]
+            if p["launch"] == "graph":
+                launches = [captured(launch) for launch in launches]
+            if device.kind == "cuda":
+                launches = [until_done(launch) for launch in launches]
         measure(
             lambda i: launches[i % SETS](),
             inputs=stored,
@@ -107,15 +110,3 @@ def bench_resnet(case, device, measure):
             least_sqnr_db=LEAST_SQNR_DB[p["dtype"]],
             **shots,
         )
-
-
-def until_done(launch, mode, device):
-    """A launch that the host waits for, each layer called anew or all of them replayed from a graph."""
-    run = captured(launch) if mode == "graph" else launch
-
-    def call():
-        run()
-        if device.kind == "cuda":
-            torch.cuda.synchronize()
-
-    return call

@@ -3,12 +3,10 @@
 It has no `out=`: every launch puts its result where the last one was kept.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-Launch = Callable[[], object]
+from kernels.launches import Launch
 
 
 def plan_decode(
@@ -31,16 +29,3 @@ def plan_prefill(
         results[i] = scaled_dot_product_attention(q, keys, values, is_causal=causal, enable_gqa=True)
 
     return launch
-
-
-def captured(launch: Launch) -> Launch:
-    """The replay of a graph of that launch: what it allocates stays where it was captured."""
-    launch()  # a first launch may compile, which must not fall into a capture
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # Not `torch.cuda.graph`, which empties torch's cache for each of a hundred graphs.
-    with torch.cuda.stream(torch.cuda.Stream()):
-        graph.capture_begin()
-        launch()
-        graph.capture_end()
-    return graph.replay
