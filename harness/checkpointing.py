@@ -36,7 +36,7 @@ def find_checkpointed(records: Sequence[Record]) -> tuple[Checkpointed, ...]:
         beside = plain.get(_rest_of(record))
         if _part_of(record) == "none" or beside is None:
             continue
-        time_ratio = _ratio(_value(record, "time"), _value(beside, "time"))
+        time_ratio = _ratio(record.positive("time"), beside.positive("time"))
         if time_ratio is None:
             continue
         found.append(
@@ -45,9 +45,9 @@ def find_checkpointed(records: Sequence[Record]) -> tuple[Checkpointed, ...]:
                 _part_of(record),
                 time_ratio,
                 _flop_ratio(record),
-                _value(record, "memory.held"),
-                _value(beside, "memory.held"),
-                _ratio(_value(record, "memory.peak"), _value(beside, "memory.peak")),
+                record.positive("memory.held"),
+                beside.positive("memory.held"),
+                _ratio(record.positive("memory.peak"), beside.positive("memory.peak")),
             )
         )
     return tuple(found)
@@ -69,9 +69,3 @@ def _flop_ratio(record: Record) -> float | None:
 
 def _ratio(value: float | None, other: float | None) -> float | None:
     return value / other if value is not None and other else None
-
-
-def _value(record: Record, name: str) -> float | None:
-    """The metric's value where it is known and a positive number."""
-    metric = record.metric(name)
-    return metric.value if metric is not None and metric.value is not None and 0 < metric.value < math.inf else None

@@ -44,7 +44,7 @@ def find_cliffs(records: Sequence[Record]) -> tuple[Cliff, ...]:
         neighbour = by_shape.get(aligned)
         if shape == aligned or neighbour is None:
             continue
-        rate_ratio = _ratio(_value(record, "rate"), _value(neighbour, "rate"))
+        rate_ratio = _ratio(record.positive("rate"), neighbour.positive("rate"))
         if rate_ratio is None:
             continue
         cycle_ratio = _ratio(_cycles_a_flop(record, shape), _cycles_a_flop(neighbour, aligned))
@@ -62,15 +62,9 @@ def _shape(record: Record) -> tuple[int, ...] | None:
 
 
 def _cycles_a_flop(record: Record, shape: tuple[int, ...]) -> float | None:
-    cycles = _value(record, "cycles")
+    cycles = record.positive("cycles")
     return None if cycles is None else cycles / (2 * math.prod(shape))
 
 
 def _ratio(value: float | None, near: float | None) -> float | None:
     return value / near if value is not None and near else None
-
-
-def _value(record: Record, name: str) -> float | None:
-    """The metric's value where it is known and a positive number."""
-    metric = record.metric(name)
-    return metric.value if metric is not None and metric.value is not None and 0 < metric.value < math.inf else None

@@ -327,6 +327,11 @@ class Record:
         """The metric of that name, or `None` where this record has none."""
         return next((m for m in self.metrics if m.name == name), None)
 
+    def positive(self, name: str) -> float | None:
+        """That metric's value where it is known and can stand in a ratio: a finite number above zero."""
+        metric = self.metric(name)
+        return metric.value if metric is not None and metric.value is not None and 0 < metric.value < math.inf else None
+
     @property
     def compared_s(self) -> float | None:
         """Seconds a launch by which runs are compared: of a latency the median call, of all else the window's mean.
