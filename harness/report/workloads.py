@@ -1,7 +1,7 @@
 """What follows from several cases together, as sections: plateaus of caches, latency by SM, cliffs, models."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness import units
@@ -12,6 +12,7 @@ from harness.plateaus import OPS, curve_of, find_knees, find_plateaus
 from harness.report.header import by_machine
 from harness.report.sections import Block, Section
 from harness.report.text import clean, counted
+from harness.statistics import median_of_known
 
 _TITLES = {"cache_read": "rate over the working set", "load_latency": "latency over the working set"}
 
@@ -128,7 +129,7 @@ def _images(records: Sequence[Record]) -> Iterator[Section]:
 
 def _image_cells(records: Sequence[Record]) -> tuple[str, ...]:
     images, power_w, energy_j, share = (
-        _median_of(metric.value for record in records if (metric := record.metric(name)))
+        median_of_known(metric.value for record in records if (metric := record.metric(name)))
         for name in ("images", "power", "energy_per_image", "spec_ratio")
     )
     return (
@@ -156,15 +157,12 @@ def _checkpointed(runs: Sequence[Run]) -> Iterator[Section]:
 
 
 def _checkpointed_cells(steps: Sequence[Checkpointed]) -> tuple[str, ...]:
-    ratios = (_median_of(getattr(step, name) for step in steps) for name in ("time_ratio", "flop_ratio", "peak_ratio"))
+    ratios = (
+        median_of_known(getattr(step, name) for step in steps) for name in ("time_ratio", "flop_ratio", "peak_ratio")
+    )
     time, flop, peak = (units.UNKNOWN if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     without, held = (
-        units.format_size(_median_of(getattr(step, name) for step in steps))
+        units.format_size(median_of_known(getattr(step, name) for step in steps))
         for name in ("plain_held_bytes", "held_bytes")
     )
     return (clean(steps[0].part), time, flop, without, held, peak)
-
-
-def _median_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
