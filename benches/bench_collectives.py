@@ -68,7 +68,7 @@ def queued_cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     """The all-reduce in place over all sizes, in the two types of training.
 
     Plain launches wait in the device's queue when their turn comes, so the host's cost of launching is not in the
-    time. Launching in a loop with the host in the way, as nccl-tests does, takes 3 times as long for 8 B.
+    time. Launching in a loop with the host in the way, as nccl-tests does, is a case of its own: `launch=loop`.
     """
     for dtype in ("fp32", "bf16"):
         for size in sizes(LARGEST if device.kind == "cuda" else LARGEST_ON_CPU, FACTOR[profile]):
