@@ -50,7 +50,8 @@ soak  one load for minutes, from its first launch on
   rate          a minute  95 %  throttle  capped  from  to  most    W  true  NVML
 soak_gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192,seconds=20
   1100 TFLOP/s         –     –         –       –     –   –     –  600  1500  1650
-  no drift: behind the warming up lie 15.1 s in 15 steps; 30 s and 10 steps are needed
+  soak_gemm/dtype=bf16,impl=torch,k=8192,m=8192,n=8192,seconds=20 has no drift: behind the
+    warming up lie 15.1 s in 15 steps; 30 s and 10 steps are needed
   no first throttle: not seen, which is not never: Not Supported
 """
 
@@ -83,6 +84,15 @@ def test_runs_of_a_set_are_lines_of_their_case():
     )
     assert shown.count("soak_gemm/") == 1
     assert [line.split()[0] for line in shown.splitlines() if "TFLOP/s" in line] == ["1100", "999.6"]
+
+
+def test_soaks_of_two_cards_are_two_tables_that_say_whose_they_are():
+    one = hand_made.gpu_run(soaked(lambda _: Moment()))
+    other = replace(one, device=replace(one.device, name="NVIDIA Other"))
+    titles = [line for line in text(one, other).splitlines() if line.startswith("soak  ")]
+    assert titles == [
+        f"soak  one load for minutes, from its first launch on, on {name}" for name in ("NVIDIA Test", "NVIDIA Other")
+    ]
 
 
 def test_throttle_of_unknown_length_says_of_how_much_it_is_known():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from harness import units
 from harness.model import Metric, Record, Run, Telemetry
-from harness.report.header import machine_lines
+from harness.report.header import by_machine
 from harness.report.sections import Block, Section
 from harness.report.text import clean
 
@@ -16,13 +16,10 @@ _HEADS = (
 
 def soak_sections(runs: Sequence[Run]) -> tuple[Section, ...]:
     """What there is of them on each card and environment: a line a case and run."""
-    alike: dict[object, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(machine_lines(run), []).append(run)
-    return tuple(section for group in alike.values() for section in _sections(group))
+    return tuple(section for where, alike in by_machine(runs) for section in _sections(alike, where))
 
 
-def _sections(runs: Sequence[Run]) -> Iterator[Section]:
+def _sections(runs: Sequence[Run], where: str) -> Iterator[Section]:
     cases: dict[str, list[Record]] = {}
     for run in runs:
         for record in run.measured:
@@ -32,7 +29,9 @@ def _sections(runs: Sequence[Run]) -> Iterator[Section]:
         return
     blocks = tuple(Block(clean(key), tuple(_cells(record) for record in same)) for key, same in cases.items())
     records = [record for same in cases.values() for record in same]
-    yield Section("soak", "one load for minutes, from its first launch on", _HEADS, blocks, tuple(_remarks(records)))
+    subtitle = "one load for minutes, from its first launch on"
+    on = f", on {where}" if where else ""
+    yield Section("soak", subtitle + on, _HEADS, blocks, tuple(_remarks(records)))
 
 
 def _cells(record: Record) -> tuple[str, ...]:
@@ -92,7 +91,7 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         drift, throttle = _metric(record, "drift_per_minute"), _metric(record, "first_throttle")
         if drift.value is None:
-            said[f"no drift: {drift.reason}"] = None
+            said[f"{record.key} has no drift: {drift.reason}"] = None
         else:
             said[f"drift: the slope of the rate {drift.label}; the other figures are of the whole load"] = None
         if throttle.value is not None:
