@@ -12,7 +12,8 @@ from fractions import Fraction
 import torch
 
 from harness.model import Telemetry
-from harness.probe.device import CudaDevice, CudaLoad
+from harness.probe.cuda_load import CudaLoad
+from harness.probe.device import CudaDevice
 from harness.probe.load import Device, Group, Launch, Load, Pace, Prologue
 from harness.probe.nvml import Reading
 from harness.probe.pair_facts import nvlinks_between

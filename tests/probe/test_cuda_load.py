@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from harness.model import DeviceFacts
-from harness.probe import device as module
-from harness.probe import telemetry, timing
+from harness.probe import cuda_load, telemetry, timing
+from harness.probe import device as device_module
 from harness.probe.clocks import ClockReading
-from harness.probe.device import CudaDevice, CudaLoad
+from harness.probe.cuda_load import CudaLoad
+from harness.probe.device import CudaDevice
 from harness.probe.load import Group, Pace, Watched
 from harness.probe.measure import Protocol, time_window
 from harness.probe.nvml import GPM_METRICS, THROTTLE_FIELDS, Gpu, Reading
@@ -110,7 +111,8 @@ def card(monkeypatch):
     clock = Clock()
     library = GpmNvml(dict.fromkeys(GPM_METRICS.values(), 90.0))
     queue = Queue(clock)
-    monkeypatch.setattr(module, "time", clock)
+    for module in (cuda_load, device_module):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(ScriptedWatch, "clock", clock, raising=False)
     monkeypatch.setattr(telemetry, "Watch", ScriptedWatch)
     monkeypatch.setattr(timing, "open_queue", lambda launch, pace, stamper, prologue: (pace, queue))
@@ -334,7 +336,7 @@ def test_card_stays_cold_for_as_long_as_the_ruler_takes(card):
 
 def test_single_calls_are_timed_without_a_watch(monkeypatch):
     """A thread that reads NVML takes Python's lock for milliseconds: it would be in the tail of every latency."""
-    monkeypatch.setattr(module.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device_module.torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(telemetry, "Watch", None)
     story = []
     library = GpmNvml()
@@ -349,7 +351,7 @@ def test_single_calls_are_timed_without_a_watch(monkeypatch):
 
 
 def test_single_calls_on_a_card_that_nvml_does_not_list(monkeypatch):
-    monkeypatch.setattr(module.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device_module.torch.cuda, "synchronize", lambda: None)
     device = object.__new__(CudaDevice)
     device.gpu = None
     seconds, told = device.time_shots(lambda i: 0.5, 1, None, Fraction(0))
