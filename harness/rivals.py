@@ -12,7 +12,7 @@ with `against_`.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -29,6 +29,7 @@ RATE_RATIO, CYCLE_RATIO, ENERGY_RATIO = "rate_ratio", "cycle_ratio", "energy_rat
 # As many as a record holds.
 MOST_SAMPLES = 200
 NAMES = (RATE_RATIO, CYCLE_RATIO, ENERGY_RATIO)
+_SHARES = ("throttle_ratio", "event_ratio")
 _MEANS = (
     *("sm_clock_mhz", "sm_clock_slowest_mhz", "sm_clock_fastest_mhz", "nvml_sm_clock_mhz", "memory_clock_mhz"),
     *("power_w", "power_counter_w", "power_instant_w", "power_samples_w", "busy_ratio"),
@@ -78,7 +79,7 @@ def merged(blocks: Sequence[Block]) -> tuple[Samples, Telemetry]:
         name: why
         for block in blocks
         for name, why in block.telemetry.missing.items()
-        if name in means and means[name] is None
+        if (name in means and means[name] is None) or name in _SHARES
     }
     checks = [block.telemetry.energy_check_ratio for block in blocks]
     errors = [block.telemetry.power_error_w for block in blocks]
@@ -90,8 +91,8 @@ def merged(blocks: Sequence[Block]) -> tuple[Samples, Telemetry]:
         power_error_w=error,
         settled=None if None in settled else all(settled),
         energy_check_ratio=max((check for check in checks if check is not None), key=abs, default=None),
-        throttle_ratio=_mean_shares([block.telemetry.throttle_ratio for block in blocks]),
-        event_ratio=_mean_shares([block.telemetry.event_ratio for block in blocks]),
+        throttle_ratio=_throttle_ratios(blocks),
+        event_ratio=_event_ratios(blocks),
         limited_by=min((block.telemetry.limited_by for block in blocks), key=LIMITS.index),
         missing={**first.telemetry.missing, **reasons},
         temperature_end_c=blocks[-1].telemetry.temperature_end_c,
@@ -102,8 +103,18 @@ def merged(blocks: Sequence[Block]) -> tuple[Samples, Telemetry]:
     return samples, telemetry
 
 
-def _mean_shares(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each share over blocks that last equally long; one that a block does not name is 0 there."""
+def _throttle_ratios(blocks: Sequence[Block]) -> dict[str, float]:
+    """The mean share of each counter over blocks that last equally long, where it answered in all of them."""
+    shares = [block.telemetry.throttle_ratio for block in blocks]
+    names = [name for name in shares[0] if all(name in share for share in shares)]
+    return {name: statistics.fmean(share[name] for share in shares) for name in names}
+
+
+def _event_ratios(blocks: Sequence[Block]) -> dict[str, float]:
+    """The same of events: one that a block looked for and does not name is 0 there; none where a block did not look."""
+    if any("event_ratio" in block.telemetry.missing for block in blocks):
+        return {}
+    shares = [block.telemetry.event_ratio for block in blocks]
     return {name: statistics.fmean(one.get(name, 0.0) for one in shares) for some in shares for name in some}
 
 

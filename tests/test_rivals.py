@@ -167,6 +167,17 @@ def test_what_throttles_any_block_throttles_the_window():
     assert telemetry.throttle_ratio == {"thermal_hw": pytest.approx(0.25), "power_cap": pytest.approx(0.3)}
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_share_of_a_block_that_nvml_does_not_tell_is_not_zero(lost):
+    told = {"throttle_ratio": {"thermal_hw": 0.0, "power_cap": 0.4}, "event_ratio": {"power_cap": 0.8}}
+    why = {"throttle_ratio": "power_cap: GPU is lost", "event_ratio": "GPU is lost"}
+    blocks = [block(THIS, 0.001, **told), block(THIS, 0.001, **told)]
+    blocks[lost] = block(THIS, 0.001, throttle_ratio={"thermal_hw": 0.0}, missing=why)
+    _, telemetry = merged(blocks)
+    assert (telemetry.throttle_ratio, telemetry.event_ratio) == ({"thermal_hw": 0.0}, {})
+    assert telemetry.missing == why
+
+
 def test_sources_of_power_that_contradict_each_other_in_one_block_are_told_with_its_reason():
     odd = block(THIS, 0.001, power_w=None, power_counter_w=700.0, energy_check_ratio=0.08, missing={"power_w": "apart"})
     _, telemetry = merged([block(THIS, 0.001, power_counter_w=690.0, energy_check_ratio=0.01), odd])
