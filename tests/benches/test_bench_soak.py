@@ -78,8 +78,9 @@ def test_third_of_a_second_of_it_is_measured_on_a_cpu(key):
     bench_soak.bench_soak(case, CPU, measure)
     measured = told["measured"]
     assert [check.passed for check in measured.checks] == [True, True, True]
-    assert measured.samples.window_s == pytest.approx(0.3, rel=0.5)
-    assert measured.telemetry.timeline["time_s"][-1] >= 0.29
+    took_s = measured.telemetry.timeline["time_s"][-1]
+    assert took_s >= 0.29
+    assert 0 < measured.samples.window_s <= took_s + 1e-3  # groups lie within the load; its end is told in ms
     figures = {metric.name: metric for metric in measured.metrics}
     assert figures["first_throttle"].reason == "not seen, which is not never: not read on a CPU"
     assert figures["temperature_max"].reason == "not read on a CPU"
