@@ -145,13 +145,19 @@ def operands_of(case: Case, device: DeviceFacts, seed: int) -> tuple[tuple[torch
     a = torch.empty(m, k, device=place, dtype=DTYPES[p["dtype"]]) if a is None else a
     b = torch.empty(n, k, device=place, dtype=DTYPES[p["b_dtype"]]) if b is None else b
     out = torch.empty(m, n, device=place, dtype=DTYPES[p["output"]])
+    return (a, b, out), scales_of(p["scaling"], (m, n, k), place, seed)
+
+
+def scales_of(scaling: str, shape: tuple[int, int, int], place: str, seed: int) -> dict[str, torch.Tensor]:
+    """Scales between 0.5 and 1.5, by name, of a product whose shape is m, n, k; none where `scaling` is tensor."""
+    m, n, k = shape
     blocks_n, blocks_k = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
-    shapes = {"tensor": (), "row": ((m,), (n,)), "block": ((blocks_k, m), (blocks_n, blocks_k))}[p["scaling"]]
+    shapes = {"tensor": (), "row": ((m,), (n,)), "block": ((blocks_k, m), (blocks_n, blocks_k))}[scaling]
     generator = torch.Generator(device=place).manual_seed(seed)
-    scales = [torch.rand(shape, generator=generator, device=place) + 0.5 for shape in shapes]
-    if p["scaling"] == "block":
+    scales = [torch.rand(of, generator=generator, device=place) + 0.5 for of in shapes]
+    if scaling == "block":
         scales[0] = scales[0].t()  # as cuBLAS reads them: m contiguous
-    return (a, b, out), dict(zip(("a_scale", "b_scale"), scales, strict=False))
+    return dict(zip(("a_scale", "b_scale"), scales, strict=False))
 
 
 def bench_gemm(case, device, measure):

@@ -3,6 +3,7 @@
 `make bench ONLY=kernels_ab` measures all of it, in parts of at most nine minutes each:
     ONLY='gemm/*dtype=bf16*protocol=abba*'   likewise fp16 and fp8_e4m3: twelve shapes of 21 s and their checks
     ONLY='gemm/*protocol=short_blocks*'      the same shapes at one shared clock: cycle ratios only
+    ONLY='gemm/*protocol=abba*scaling=*'     fp8 with a scale a row and a scale a block, at 8192³
     ONLY='*bytes=*protocol=abba*'            copy and triad against copy_ and add
 PROFILE=quick has the short blocks alone. No run measures these unasked.
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benches.bench_gemm import DTYPES, LEAST_CAPABILITY, OUTPUT, PEAKS
+from benches.bench_gemm import DTYPES, LEAST_CAPABILITY, OUTPUT, PEAKS, SQUARE, scales_of
 from harness.model import Case, DeviceFacts, Work
 from harness.units import GIB
 from kernels import gemm, gemm_torch, memory, memory_torch
@@ -36,6 +37,8 @@ SHAPES = (
     (8192, 4096, 14336),
     (8192, 18944, 3584),  # Qwen2.5 7B
 )
+# fp8 whose operands have more than one scale each, and the sums that each goes with.
+SCALINGS = {"row": "fast", "block": "slow"}
 ARRAY_BYTES = 4 * GIB
 TRAFFIC = {"copy": (1, 1), "triad": (2, 1)}
 FACTOR = 0.5
@@ -49,28 +52,32 @@ def cases(profile: str, device: DeviceFacts) -> Iterator[Case]:
     for protocol in protocols:
         for dtype in ACCUMULATION:
             yield from (gemm_case(protocol, dtype, shape, device) for shape in SHAPES)
+        yield from (gemm_case(protocol, "fp8_e4m3", SQUARE, device, scaling) for scaling in SCALINGS)
     if "abba" in protocols:
         yield from (stream_case(op, device) for op in TRAFFIC)
 
 
-def gemm_case(protocol: str, dtype: str, shape: tuple[int, int, int], device: DeviceFacts) -> Case:
+def gemm_case(
+    protocol: str, dtype: str, shape: tuple[int, int, int], device: DeviceFacts, scaling: str = "tensor"
+) -> Case:
     """One product by both, on the same operands."""
     m, n, k = shape
+    accumulation = SCALINGS.get(scaling, ACCUMULATION[dtype])
     per_set = (m * k + n * k) * DTYPES[dtype].itemsize + m * n * DTYPES[OUTPUT[dtype]].itemsize
     sets = max(2, device.sets(per_set))
     params = {"dtype": dtype, "impl": "triton", "against": "torch", "m": m, "n": n, "k": k}
-    params |= {"accumulation": ACCUMULATION[dtype]} if ACCUMULATION[dtype] else {}
+    params |= {"accumulation": accumulation} if accumulation else {}
     return Case(
         "gemm",
-        params | {"layout": "tn", "data": "normal", "protocol": protocol},
+        params | {"layout": "tn", "data": "normal", "scaling": scaling, "protocol": protocol},
         (
             Work(2 * m * n * k, "FLOP", PEAKS[dtype], "2·m·n·k"),
             Work(per_set, "B", "memory", "operands and result once"),
         ),
-        defaults={"layout": "tn", "data": "normal"},
+        defaults={"layout": "tn", "data": "normal", "scaling": "tensor"},
         memory_bytes=sets * (per_set + m * n * DTYPES[OUTPUT[dtype]].itemsize) + 2**30,
         footprint_bytes=sets * per_set,
-        not_applicable=missing(device, dtype),
+        not_applicable=missing(device, dtype) or gemm_torch.why_not_scaled(scaling, device.compute_capability),
     )
 
 
@@ -111,12 +118,15 @@ def measure_gemms(case, device, measure, this=gemm.plan, other=gemm_torch.plan):
     a, b = ([torch.empty(rows, k, dtype=dtype, device=place) for _ in range(sets)] for rows in (m, n))
     ours, theirs = ([torch.empty(m, n, dtype=out_dtype, device=place) for _ in range(sets)] for _ in range(2))
     how = {"accumulation": p["accumulation"]} if "accumulation" in p else {}
-    launches = [this(*operands, **how) for operands in zip(a, b, ours, strict=True)]
-    against = [other(*operands, **how) for operands in zip(a, b, theirs, strict=True)]
+    scales = [scales_of(p.get("scaling", "tensor"), (m, n, k), place, seed) for seed in range(sets)]
+    launches, against = (
+        [plan(*operands, **scale, **how) for *operands, scale in zip(a, b, outs, scales, strict=True)]
+        for plan, outs in ((this, ours), (other, theirs))
+    )
     rows = torch.linspace(0, m - 1, min(m, SAMPLED_ROWS), device=place).long()
 
     def reference(i):
-        expected = gemm_rows(a[i], b[i], rows)
+        expected = gemm_rows(a[i], b[i], rows, **scales[i])
         for out in (ours[i], theirs[i]):
             yield out[rows], expected
             yield out.isfinite().all(), torch.ones((), dtype=torch.bool, device=place)

@@ -28,12 +28,19 @@ def test_it_must_be_asked_for():
 
 
 def test_at_least_twelve_shapes_in_three_types_and_both_ways():
-    counted = Counter((case.params["protocol"], case.params["dtype"]) for case in CASES if case.op == "gemm")
+    gemms = [case for case in CASES if case.op == "gemm" and case.params["scaling"] == "tensor"]
+    counted = Counter((case.params["protocol"], case.params["dtype"]) for case in gemms)
     assert counted == {(p, d): 12 for p in ("abba", "short_blocks") for d in ("bf16", "fp16", "fp8_e4m3")}
     shapes = {tuple(case.params[name] for name in "mnk") for case in CASES if case.op == "gemm"}
     assert {(size,) * 3 for size in bench_kernels_ab.SQUARES} < shapes
     assert len(shapes) == 12
     assert max(Counter(case.key for case in CASES).values()) == 1
+
+
+def test_fp8_with_a_scale_a_row_and_a_scale_a_block_both_ways():
+    scaled = [case for case in CASES if case.params.get("scaling", "tensor") != "tensor"]
+    told = [(case.params["protocol"], case.params["scaling"], case.params["accumulation"]) for case in scaled]
+    assert told == [(p, *how) for p in ("abba", "short_blocks") for how in (("row", "fast"), ("block", "slow"))]
 
 
 def test_quick_has_the_short_blocks_alone():
@@ -55,8 +62,9 @@ def test_keys_say_who_is_compared_with_whom_and_how():
     [
         ("gemm/*against=torch*dtype=bf16*abba*", 12),
         ("gemm/*against=torch*dtype=fp16*abba*", 12),
-        ("gemm/*against=torch*dtype=fp8_e4m3*abba*", 12),
-        ("gemm/*against=torch*short_blocks*", 36),
+        ("gemm/*against=torch*dtype=fp8_e4m3*abba*", 14),
+        ("gemm/*against=torch*abba*scaling=*", 2),
+        ("gemm/*against=torch*short_blocks*", 38),
         ("*against=torch*bytes=*abba*", 2),
     ],
 )
@@ -96,10 +104,17 @@ def small(case):
     return replace(case, params={**case.params, "m": m, "n": n, "k": k}, work=work, footprint_bytes=2 * moved)
 
 
+def test_block_scales_need_a_device_on_which_torch_has_them():
+    later = replace(H200, name="NVIDIA B200", compute_capability=(10, 0))
+    case = bench_kernels_ab.gemm_case("abba", "fp8_e4m3", (8192,) * 3, later, "block")
+    assert case.not_applicable == "torch multiplies fp8 with scales of 1x128 and 128x128 on compute capability 9.0 only"
+
+
 @pytest.mark.parametrize(
     "case",
     [
         *(bench_kernels_ab.gemm_case("abba", dtype, (8192,) * 3, H200) for dtype in ("bf16", "fp16", "fp8_e4m3")),
+        bench_kernels_ab.gemm_case("abba", "fp8_e4m3", (8192,) * 3, H200, "row"),
         *(bench_kernels_ab.stream_case(op, H200) for op in bench_kernels_ab.TRAFFIC),
     ],
     ids=lambda case: case.key,
