@@ -18,6 +18,7 @@ from benches.bench_kernels_ab import ARRAY_BYTES, CHUNK, FACTOR, measure_gemms
 from harness.model import Case, DeviceFacts, Work
 from kernels import gemm, gemm_promoted, gemm_skinny, memory
 from kernels.gemm_configs import CONFIGS, Config, DeviceLimits
+from kernels.gemm_promoted_hopper import PipelinedConfig
 
 ASKED = True
 
@@ -40,6 +41,11 @@ PROMOTED: tuple[Mapping[str, Any], ...] = (
     {"block_m": 64, "half_n": 128},
     {"half_n": 128},
     {"block_m": 64},
+)
+PIPELINED: tuple[Mapping[str, Any], ...] = (
+    *({"stages": stages} for stages in (4, 5, 6)),
+    *({"group_m": rows} for rows in (4, 8, 16, 32)),
+    {"turn": 2},
 )
 SKINNY: tuple[Mapping[str, Any], ...] = (
     *({"block_n": columns} for columns in (32, 64, 128, 256)),
@@ -67,10 +73,11 @@ OF_DESCRIPTORS = {"split_epilogue", "flatten", "alternate_k"}
 SKINNY_ROWS = (1, 16, 64, 128)
 L2_MULTIPLES = 64
 
-Row = Config | gemm_promoted.PromotedConfig | gemm_skinny.SkinnyConfig | memory.Config
+Row = Config | gemm_promoted.PromotedConfig | PipelinedConfig | gemm_skinny.SkinnyConfig | memory.Config
 CHANGES: Mapping[type, Sequence[Mapping[str, Any]]] = {
     Config: LARGE,
     gemm_promoted.PromotedConfig: PROMOTED,
+    PipelinedConfig: PIPELINED,
     gemm_skinny.SkinnyConfig: SKINNY,
 }
 
@@ -108,7 +115,7 @@ def gemm_row(dtype: str, accumulation: str, shape: tuple[int, int, int], device:
         block_m = gemm_skinny.block_m_of(m)
         return next(row for most_rows, row in rows if block_m <= most_rows and not too_large(row, dtype, m, limits))
     if accumulation == "slow" and has_descriptors:
-        return gemm_promoted.CONFIGS[0]
+        return gemm_promoted.rows_for(limits.capability)[0]
     kind = "half" if in_bytes == 2 else "fp8"
     rows = CONFIGS[limits.architecture, kind, accumulation or "fast"]
     fitting = [row for row in rows if not too_large(row, dtype, m, limits)]
@@ -174,7 +181,7 @@ def too_large(row: Row, dtype: str, m: int, limits: DeviceLimits) -> str:
     in_bytes = DTYPES[dtype].itemsize
     if isinstance(row, Config):
         needed = row.shared_bytes(in_bytes, 2, limits.capability)
-    elif isinstance(row, gemm_promoted.PromotedConfig):
+    elif isinstance(row, gemm_promoted.PromotedConfig | PipelinedConfig):
         needed = row.shared_bytes(2, limits.capability)
     else:
         needed = row.shared_bytes(gemm_skinny.block_m_of(m), in_bytes)

@@ -5,7 +5,8 @@ a launch, a callable without arguments. Types: bfloat16, float16, the two of fp8
 in; bfloat16, float16 and float32 out; sums are kept in float32.
 
 This page holds the kernel for large products on Hopper and later. Beside it: `gemm_pointers` for older devices and odd
-addresses, `gemm_promoted` for fp8 that is summed exactly or scaled block by block, `gemm_skinny` for few rows.
+addresses, `gemm_promoted` (on Hopper `gemm_promoted_hopper`) for fp8 that is summed exactly or scaled block by block,
+`gemm_skinny` for few rows.
 """
 
 from functools import partial
@@ -19,6 +20,8 @@ from kernels import gemm_pointers, gemm_promoted, gemm_skinny
 from kernels.gemm_configs import Config, DeviceLimits, choose, limits_of, require_fit
 from kernels.gemm_operands import Operands, check
 from kernels.gemm_parts import INTERPRETED, Launch, Plan, multiply, place_of_tile, storable, then_round
+from kernels.gemm_promoted import PromotedConfig
+from kernels.gemm_promoted_hopper import PipelinedConfig
 
 
 @triton.jit
@@ -113,7 +116,7 @@ def plan(
     b_scale: torch.Tensor | None = None,
     accumulation: str = "fast",
     tf32: bool = False,
-    config: Config | gemm_promoted.PromotedConfig | gemm_skinny.SkinnyConfig | None = None,
+    config: Config | PromotedConfig | PipelinedConfig | gemm_skinny.SkinnyConfig | None = None,
 ) -> Plan:
     """A launch of out[m, n] = a[m, k] @ b[n, k]^T.
 
@@ -130,8 +133,10 @@ def plan(
     device = limits_of(a)
     if isinstance(config, gemm_skinny.SkinnyConfig) or (config is None and gemm_skinny.suits(operands)):
         return gemm_skinny.plan(operands, device, config)
-    if isinstance(config, gemm_promoted.PromotedConfig) or (config is None and gemm_promoted.suits(operands, device)):
+    if isinstance(config, PromotedConfig | PipelinedConfig):
         return gemm_promoted.plan(operands, device, config)
+    if config is None and gemm_promoted.suits(operands, device):
+        return gemm_promoted.plan(operands, device)
     skipped = 0
     if config is None:
         config, skipped = choose(operands, device)

@@ -3,6 +3,8 @@
 Hopper's tensor cores sum fp8 products with about 14 bits, so that long sums lose what short ones keep. Here the product
 of each 128 values of k is added to a float32 total outside the tensor core, multiplied by its scales where each block
 has its own: 1 x 128 of a and 128 x 128 of b, as DeepSeek-V3 trains (arXiv:2412.19437, section 3.3.2).
+
+On Hopper `gemm_promoted_hopper` does the same without making the tensor core wait, and is what is launched there.
 """
 
 from dataclasses import dataclass
@@ -12,9 +14,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels import gemm_promoted_hopper
 from kernels.gemm_configs import DeviceLimits
 from kernels.gemm_operands import SCALE_BLOCK, Operands
-from kernels.gemm_parts import Launch, Plan, place_of_tile, storable, then_round
+from kernels.gemm_parts import INTERPRETED, Launch, Plan, place_of_tile, storable, then_round
+from kernels.gemm_promoted_hopper import PipelinedConfig
 
 
 @triton.jit
@@ -103,13 +107,17 @@ class PromotedConfig:
         return pipeline + halves * self.block_m * self.half_n * out_bytes + 8 * self.stages + 96
 
 
-# The first that fits. On an H200 (driver 580.159.04, triton 3.6) a whole product of 128 x 128 at a time, waited for,
-# reached 0.73 of cuBLAS's slow accumulation at 8192³ (892 of 1217 TFLOP/s), and 64 x 128, 64 x 256 and two programs an
-# SM less. The halves are not measured yet.
+# The first that fits. On an H200 (driver 580.159.04, triton 3.6) these reach 0.5 to 0.6 of cuBLAS at 8192³, and a whole
+# product of 128 x 128 at a time 0.74 with slow sums and 0.45 with block scales (short blocks at one clock).
 CONFIGS = (
     PromotedConfig(128, 64, stages=4, warps=8, group_m=16),
     PromotedConfig(128, 64, stages=2, warps=8, group_m=16),
 )
+
+
+def rows_for(capability: tuple[int, int]) -> tuple[PromotedConfig, ...] | tuple[PipelinedConfig, ...]:
+    """The rows of the table, best first, for a device of that compute capability."""
+    return gemm_promoted_hopper.CONFIGS if capability[0] == 9 and not INTERPRETED else CONFIGS
 
 
 def suits(operands: Operands, device: DeviceLimits) -> bool:
@@ -118,16 +126,22 @@ def suits(operands: Operands, device: DeviceLimits) -> bool:
     return operands.accumulation == "slow" and can_describe
 
 
-def plan(operands: Operands, device: DeviceLimits, config: PromotedConfig | None = None) -> Plan:
-    """A launch of the promoted kernel; ValueError where the operands or the configuration do not fit it."""
+def plan(operands: Operands, device: DeviceLimits, config: PromotedConfig | PipelinedConfig | None = None) -> Plan:
+    """A launch of a promoted kernel; ValueError where the operands or the configuration do not fit it."""
     if not suits(operands, device):
         reason = operands.undescribable() or f"accumulation is {operands.accumulation!r}"
         raise ValueError(f"promoted sums are slow fp8's and need tensor descriptors: {reason}")
-    given = (config,) if config else CONFIGS
+    given = (config,) if config else rows_for(device.capability)
     needed = [one.shared_bytes(operands.out.element_size(), device.capability) for one in given]
     for skipped, candidate in enumerate(given):
-        if needed[skipped] <= device.shared_bytes:
+        if needed[skipped] > device.shared_bytes:
+            continue
+        if isinstance(candidate, PromotedConfig):
             return Plan(_launch_of(operands, device, candidate), "promoted_kernel", candidate, skipped)
+        if INTERPRETED or device.capability[0] != 9:
+            raise ValueError(f"{candidate} is for compute capability 9 alone, the device has {device.capability}")
+        launch = gemm_promoted_hopper.launch_of(operands, device.sm_count, candidate)
+        return Plan(launch, "promoted_hopper_kernel", candidate, skipped)
     raise ValueError(
         f"no promoted configuration of {len(given)} fits: the smallest needs {min(needed)} bytes of shared memory,"
         f" the device has {device.shared_bytes}"

@@ -12,10 +12,12 @@ import tempfile
 from itertools import chain
 from pathlib import Path
 
+import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.driver import driver
 
 from kernels import (
     all_reduce,
@@ -27,6 +29,7 @@ from kernels import (
     gemm_configs,
     gemm_pointers,
     gemm_promoted,
+    gemm_promoted_hopper,
     gemm_skinny,
     memory,
     mx,
@@ -35,6 +38,7 @@ from kernels import (
     spin,
 )
 from kernels.gemm_configs import DeviceLimits
+from kernels.gemm_operands import check
 
 TRITON_TYPES = {"half": "bf16", "fp8": "fp8e4nv", "fp8_mixed": "fp8e5", "tf32": "fp32", "fp32": "fp32"}
 OUT_TYPE_BYTES = {"bf16": 2, "fp32": 4}
@@ -52,6 +56,13 @@ def resource_usage(cubin):
         text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     fields = dict(part.split(":", 1) for part in text.split() if part.count(":") == 1 and part[-1].isdigit())
     return {"registers": int(fields["REG"]), "stack_bytes": int(fields["STACK"]), "local_bytes": int(fields["LOCAL"])}
+
+
+def warnings_of(ptx, target):
+    """What ptxas has to say about a kernel, by the one that ships with Triton."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    command = [tool, "-v", f"--gpu-name={target}", "-", "-o", "/dev/null"]
+    return subprocess.run(command, input=ptx, capture_output=True, text=True, check=True).stderr
 
 
 def lost_addresses(ptx):
@@ -76,6 +87,10 @@ def compile_kernel(kernel, capability, arguments, constants, *, num_warps, num_s
     source = ASTSource(kernel, signature, constants, {place: [["tt.divisibility", 16]] for place in divisible})
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+    return told_of(compiled, capability)
+
+
+def told_of(compiled, capability):
     ptx = compiled.asm["ptx"]
     mnemonics = (
         "wgmma.mma_async",
@@ -194,6 +209,44 @@ def compile_promoted(config, capability, out_type, scaling):
     how = {"kind": "fp8", "out": out_type, "scaling": scaling, "config": repr(config)}
     promised = config.shared_bytes(OUT_TYPE_BYTES[out_type], (capability // 10, capability % 10))
     return result | how | {"kernel": "promoted_kernel", "promised_shared_bytes": promised}
+
+
+class Hopper:
+    """Triton's driver where there is no GPU: enough of one to compile for compute capability 9.0 as a launch does."""
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+
+def compile_promoted_hopper(config, out_type, scaling, *, types=("float8_e4m3fn", "float8_e4m3fn"), shape=(8192,) * 3):
+    """Gluon's kernels are compiled by a launch that stops before the device; tensors lie on the CPU."""
+    m, n, k = shape
+    a, b = (torch.empty(rows, k, dtype=getattr(torch, name)) for rows, name in zip((m, n), types, strict=True))
+    out = torch.empty(m, n, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[out_type])
+    blocks_n, blocks_k = -(-n // 128), -(-k // 128)
+    shapes = {"tensor": (), "row": ((m,), (n,)), "block": ((blocks_k, m), (blocks_n, blocks_k))}[scaling]
+    scales = dict(zip(("a_scale", "b_scale"), (torch.empty(one) for one in shapes), strict=False))
+    if scaling == "block":
+        scales["a_scale"] = scales["a_scale"].t()
+    operands = check(a, b, out, accumulation="slow", **scales)
+    launch = gemm_promoted_hopper.launch_of(operands, 132, config)
+    driver.set_active(Hopper())
+    compiled = gemm_promoted_hopper.promoted_hopper_kernel.warmup(*launch.args, grid=(132,), **launch.keywords)
+    ptx = compiled.asm["ptx"]
+    how = {"kind": "fp8", "types": types, "out": out_type, "scaling": scaling, "shape": shape, "config": repr(config)}
+    how |= {"waits_with_one_under_way": ptx.count("wgmma.wait_group.sync.aligned 1;")}
+    how |= {"is_serialised": "serialized" in warnings_of(ptx, "sm_90a")}
+    promised = config.shared_bytes(out.element_size())
+    return told_of(compiled, 90) | how | {"kernel": "promoted_hopper_kernel", "promised_shared_bytes": promised}
 
 
 def compile_skinny(config, most_rows, kind, capability, out_type, splits, ones=()):
@@ -444,12 +497,25 @@ def compile_variants(config, kind, capability, out_type):
         yield from (compile_gemm(config, kind, capability, out_type, scaling=scaling) for scaling in scalings)
 
 
+def compile_all_promoted_hopper():
+    """Each row in each scaling, the two types of fp8 together, and the smallest product that descriptors take."""
+    for config in gemm_promoted_hopper.CONFIGS:
+        for scaling in ("tensor", "row", "block"):
+            yield compile_promoted_hopper(config, "bf16", scaling)
+    first, last = gemm_promoted_hopper.CONFIGS[0], gemm_promoted_hopper.CONFIGS[-1]
+    yield compile_promoted_hopper(first, "bf16", "block", types=("float8_e4m3fn", "float8_e5m2"))
+    yield compile_promoted_hopper(first, "bf16", "block", shape=(1, 16, 16))
+    yield compile_promoted_hopper(last, "fp32", "tensor")
+
+
 def compile_promoted_and_skinny(capability, out_types):
     for config in gemm_promoted.CONFIGS if architecture_of(capability) != "pointers" else ():
         for out_type in out_types:
             if config.shared_bytes(OUT_TYPE_BYTES[out_type], (capability // 10, 0)) <= SHARED_BYTES[capability]:
                 for scaling in ("tensor", "row", "block"):
                     yield compile_promoted(config, capability, out_type, scaling)
+    if capability == 90:
+        yield from compile_all_promoted_hopper()
     kinds = {1: ("fp8",), 2: ("half",), 4: ("tf32",)}
     for (access, in_bytes), rows in gemm_skinny.CONFIGS.items():
         if (access == "pointers") != (architecture_of(capability) == "pointers") or (in_bytes == 1 and capability < 89):

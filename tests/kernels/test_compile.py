@@ -48,9 +48,19 @@ def test_no_load_clears_its_own_address(compiled):
 
 
 def test_hopper_gemms_use_wgmma_and_the_tensor_memory_accelerator(compiled):
-    for line in of(compiled, "descriptor_kernel", "promoted_kernel", "skinny_kernel"):
+    for line in of(compiled, "descriptor_kernel", "promoted_kernel", "promoted_hopper_kernel", "skinny_kernel"):
         assert line["counts"]["wgmma.mma_async"] and line["counts"]["cp.async.bulk.tensor"], line
         assert not line["counts"]["mma.sync"], line
+
+
+def test_promoted_sums_on_hopper_keep_a_product_under_way_while_they_add_another(compiled):
+    """Both groups of warps, three products of a turn of four each. ptxas says so where it waits after each instead."""
+    lines = of(compiled, "promoted_hopper_kernel")
+    assert {(line["scaling"], line["types"][1]) for line in lines} >= {
+        *((scaling, "float8_e4m3fn") for scaling in ("tensor", "row", "block")),
+        ("block", "float8_e5m2"),
+    }
+    assert [line for line in lines if line["waits_with_one_under_way"] != 6 or line["is_serialised"]] == []
 
 
 def test_ampere_and_ada_gemms_are_pipelined_and_use_tensor_cores(compiled_gemms):
@@ -78,7 +88,7 @@ def test_fp8_is_compiled_from_ada_on(compiled_gemms):
 def test_gemms_need_no_more_shared_memory_than_their_configuration_promises(compiled, compiled_gemms):
     lines = [line for some in (compiled, *compiled_gemms.values()) for line in some if "promised_shared_bytes" in line]
     assert [line for line in lines if line["shared_bytes"] > line["promised_shared_bytes"]] == []
-    hopper = of(compiled, "descriptor_kernel", "promoted_kernel", "skinny_kernel")
+    hopper = of(compiled, "descriptor_kernel", "promoted_kernel", "promoted_hopper_kernel", "skinny_kernel")
     assert [line for line in hopper if line["promised_shared_bytes"] > line["shared_bytes"] + 128] == []
 
 
