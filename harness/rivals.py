@@ -33,6 +33,7 @@ _SHARES = ("throttle_ratio", "event_ratio")
 _MEANS = (
     *("sm_clock_mhz", "sm_clock_slowest_mhz", "sm_clock_fastest_mhz", "nvml_sm_clock_mhz", "memory_clock_mhz"),
     *("power_w", "power_counter_w", "power_instant_w", "power_samples_w", "busy_ratio"),
+    *("tensor_busy_ratio", "dram_busy_ratio", "nvml_busy_ratio"),
 )
 
 

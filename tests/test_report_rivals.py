@@ -13,10 +13,11 @@ from tests import page_runs
 RUN = page_runs.full_source().runs[0]
 
 
-def record(m, rate, cycle, energy=None, protocol="abba", dtype="bf16"):
+def record(m, rate, cycle, energy=None, protocol="abba", dtype="bf16", **others):
     """A GEMM of m rows whose ratios are these."""
     gemm = page_runs.gemm("torch")
     params = {"dtype": dtype, "impl": "triton", "against": "torch", "m": m, "n": 8192, "k": 8192, "protocol": protocol}
+    params |= others
     case = Case("gemm", params, gemm.case.work)
     why = "" if rate is not None else "one clock"
     metrics = [
@@ -52,6 +53,17 @@ def test_the_table_has_ratios_joules_and_clocks_of_both_and_means_below():
         f"  gemm bf16: rate 1.0119 {mean} 1.0000 {worst}",
         f"  gemm bf16: cycle ratio 1.0155 {mean} 1.0100 {worst}",
         f"  gemm bf16: energy 0.9825 {mean} 0.9900 {worst}",
+    ]
+
+
+def test_scaled_products_have_names_and_means_of_their_own():
+    """A row-wise 8192³ was one of "13 shapes", and the worst of them, under the name of the plain one."""
+    fp8 = {"dtype": "fp8_e4m3", "accumulation": "fast"}
+    shapes = [record(8192, 1.02, 1.0, **fp8), record(4096, 1.01, 1.0, **fp8)]
+    lines = rival_lines([run_of(*shapes, record(8192, 1.0, 0.94, **fp8, scaling="row"))])
+    assert any(line.startswith("gemm fp8_e4m3 fast row scales 8192x8192x8192 ") for line in lines)
+    assert [line.partition(", at worst")[0] for line in lines if "rate" in line and "mean" in line] == [
+        "  gemm fp8_e4m3 fast: rate 1.0150 in the geometric mean of 2 shapes"
     ]
 
 

@@ -34,6 +34,9 @@ _INTERVAL_S = 0.04
 _SAMPLES_INTERVAL_S = 1.5
 # After three refreshes without a look nobody knows what was missed.
 STALL_S = 0.3
+# The driver refreshes power, clocks, reasons and counters every 0.1 s, and what the performance monitor and NVML's
+# utilisation say looks back by more: of a shorter window they tell what was before it.
+LEAST_WATCHED_S = 0.5
 # A thread that reads NVML takes Python's lock, and the driver's, from the calls that are timed.
 UNWATCHED = "not watched while the host's own calls are timed: reading NVML would disturb them"
 # What NVML calls one clock moves by a step of 15 MHz at most.
@@ -188,8 +191,24 @@ def summarise(
         timeline=timeline(drawn, load.groups, load.began_s, start_s, end_s),
         missing=missing,
     )
+    if end_s - start_s < LEAST_WATCHED_S:
+        return _too_short(telemetry, end_s - start_s)
     held_below = _is_held_below(watched.sm_clock_mhz, start_s, end_s, load.max_sm_clock_mhz)
     return replace(telemetry, limited_by=limiting_factor(telemetry, held_below))
+
+
+def _too_short(telemetry: Telemetry, seconds: float) -> Telemetry:
+    """Without what the driver says of a window that is over before it has refreshed often enough to speak of it."""
+    reason = f"the window lasts {seconds:.2g} s: what the driver refreshes every 0.1 s says too little of it"
+    names = (
+        *("power_w", "power_error_w", "power_counter_w", "power_instant_w", "power_samples_w", "energy_check_ratio"),
+        *("nvml_sm_clock_mhz", "memory_clock_mhz", "tensor_busy_ratio", "dram_busy_ratio", "nvml_busy_ratio"),
+    )
+    known = [name for name in names if getattr(telemetry, name) is not None]
+    known += [name for name in ("event_ratio", "throttle_ratio") if getattr(telemetry, name)]
+    unknown: dict[str, Any] = dict.fromkeys(names) | {"power_method": "", "event_ratio": {}, "throttle_ratio": {}}
+    short = replace(telemetry, **unknown, missing=telemetry.missing | {name: reason for name in known})
+    return replace(short, limited_by=limiting_factor(short))
 
 
 def _mean_clocks(

@@ -75,7 +75,9 @@ def _compared(records: Sequence[Record]) -> Compared:
     params, case = records[0].case.params, records[0].case
     dims = [str(params[name]) for name in ("m", "n", "k") if name in params]
     size = "x".join(dims) if dims else units.format_size(float(params["bytes"])) if "bytes" in params else ""
-    group = " ".join(str(part) for part in (case.op, params.get("dtype", ""), params.get("accumulation", "")) if part)
+    scales = f"{params['scaling']} scales" if params.get("scaling", "tensor") != "tensor" else ""
+    parts = (case.op, params.get("dtype", ""), params.get("accumulation", ""), scales)
+    group = " ".join(str(part) for part in parts if part)
     changed = _changed(params)
     return Compared(
         protocol=str(params.get("protocol", ABBA)),
