@@ -207,7 +207,7 @@ def _too_short(telemetry: Telemetry, seconds: float) -> Telemetry:
     known = [name for name in names if getattr(telemetry, name) is not None]
     known += [name for name in ("event_ratio", "throttle_ratio") if getattr(telemetry, name)]
     unknown: dict[str, Any] = dict.fromkeys(names) | {"power_method": "", "event_ratio": {}, "throttle_ratio": {}}
-    short = replace(telemetry, **unknown, missing=telemetry.missing | {name: reason for name in known})
+    short = replace(telemetry, **unknown, missing={**telemetry.missing, **dict.fromkeys(known, reason)})
     return replace(short, limited_by=limiting_factor(short))
 
 
