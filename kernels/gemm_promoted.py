@@ -139,7 +139,8 @@ def plan(operands: Operands, device: DeviceLimits, config: PromotedConfig | Pipe
         if isinstance(candidate, PromotedConfig):
             return Plan(_launch_of(operands, device, candidate), "promoted_kernel", candidate, skipped)
         if INTERPRETED or device.capability[0] != 9:
-            raise ValueError(f"{candidate} is for compute capability 9 alone, the device has {device.capability}")
+            here = "the interpreter" if INTERPRETED else "a device of {}.{}".format(*device.capability)
+            raise ValueError(f"{candidate} is for compute capability 9 alone, not for {here}")
         launch = gemm_promoted_hopper.launch_of(operands, device.sm_count, candidate)
         return Plan(launch, "promoted_hopper_kernel", candidate, skipped)
     raise ValueError(

@@ -353,6 +353,9 @@ class PipelinedConfig:
         return pipeline + 2 * HALF_M * BLOCK_N * out_bytes + 16 * self.stages + 192  # barriers, and what is passed on
 
 
+# On an H200 (700 W, driver 580.159.04, triton 3.6), 8192³: block scales 0.937 of cuBLAS at each one's own equilibrium,
+# slow sums 0.94 to 0.95 in short blocks. Bands of 4 to 16 rows are within 1.5 %; turns of two products are 5 % slower
+# with block scales. The second row is for results in float32.
 CONFIGS = (PipelinedConfig(stages=6), PipelinedConfig(stages=5))
 
 

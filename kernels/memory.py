@@ -13,9 +13,9 @@ What makes them fast, on an H200 (4.8 TB/s by its data sheet):
   512 on 4 lose 0.1 %, 2048 on 16 1 %, 4096 on 32 5 %, 256 on 2 22 %. Add and triad: 4096 on 32 warps, 0.5 % before
   1024 on 8.
 - Loads are marked as kept in L2 (`evict_last`), stores as written once (`.cs`): 1.2 % in copy and scale, 0.8 % in add
-  and triad, over stores marked alone. No byte is saved by it: DRAM's own counters show 4.2950 GB read a launch either
-  way, and a copy that takes turns between two pairs of arrays gains as much. `evict_first` on loads looks as right and
-  costs 1 to 5 %.
+  and triad, over stores marked alone (twelve launches at a time, in turn). No byte is saved by it: DRAM's own counters
+  show 4.2950 GB read a launch either way, and a copy that takes turns between two pairs of arrays gains as much.
+  `evict_first` on loads looks as right and costs 1 to 5 %.
 - Reading alone wants the opposite: few persistent programs that each keep several blocks under way (see `plan_read`).
 
 Figures in this file: 4 GiB of float32 an array, sustained, driver 580.159.04, triton 3.6, spread 0.1 % within a card.

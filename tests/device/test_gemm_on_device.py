@@ -2,7 +2,8 @@
 
 The exceptions, each with its reason: rounding to 16 bits and tensor cores' own sums (the interpreter multiplies in
 float32 and torch rounds), TF32 (it keeps float32), operands that tensor cores transpose (it has none), parts of k that
-programs sum at one time (it runs them in turn), and cuBLAS, which is the torch counterpart.
+programs sum at one time (it runs them in turn), kernels in Gluon (it runs Triton's own language alone), and cuBLAS, which
+is the torch counterpart.
 """
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from kernels import gemm, gemm_torch
 from kernels.gemm_configs import CONFIGS, limits_of
 from kernels.gemm_parts import INTERPRETED
+from kernels.gemm_promoted import CONFIGS as PROMOTED
+from kernels.gemm_promoted import rows_for
 from kernels.reference import fill_normal, gemm_rows, quantise, sqnr_db
 
 pytestmark = [
@@ -164,3 +167,19 @@ def test_every_configuration_of_this_architecture_that_fits_is_right(dtype):
         for config in CONFIGS[architecture, kind, "fast"]:
             out = multiply(gemm.plan, a, b, BF16, config=config)
             assert error_db(out, a, b) >= (FAST_FP8_DB if dtype == FP8 else 50), config
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row", "block"])
+@pytest.mark.parametrize("shape", [*SHAPES, (16, 16, 16), (128, 128, 640)])
+def test_every_row_for_promoted_sums_is_right_and_repeats(scaling, shape):
+    """This architecture's own kernel and the others'; k of 16 is less than a turn of blocks, 640 is one and a block."""
+    require_fp8()
+    m, n, k = shape
+    a, b = filled(m, k, FP8, 1), filled(n, k, FP8, 2)
+    blocks_n, blocks_k = -(-n // 128), -(-k // 128)
+    shapes = {"tensor": (), "row": ((m,), (n,)), "block": ((m, blocks_k), (blocks_n, blocks_k))}[scaling]
+    scales = dict(zip(("a_scale", "b_scale"), (torch.rand(one, device="cuda") + 0.5 for one in shapes), strict=False))
+    for config in {*PROMOTED, *rows_for(limits_of(a).capability)}:
+        out = multiply(gemm.plan, a, b, BF16, accumulation="slow", config=config, **scales)
+        assert error_db(out, a, b, *scales.values()) >= 50, config
+        assert torch.equal(multiply(gemm.plan, a, b, BF16, accumulation="slow", config=config, **scales), out), config

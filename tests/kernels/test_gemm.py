@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import gemm, gemm_configs, gemm_torch
+from kernels import gemm, gemm_configs, gemm_promoted, gemm_torch
 from kernels.gemm_configs import Config, DeviceLimits
 from kernels.gemm_operands import check
 from kernels.gemm_promoted import PromotedConfig
+from kernels.gemm_promoted_hopper import CONFIGS as PIPELINED
 from kernels.reference import fill_normal, gemm_rows, sqnr_db
 
 DESCRIPTORS = Config(32, 32, 32, stages=3, warps=4, group_m=2)
@@ -254,6 +255,24 @@ def test_a_configuration_of_the_tensor_core_s_own_sums_does_not_promote():
         gemm.plan(HALF.to(FP8), HALF.to(FP8), HALF.clone(), accumulation="slow", config=DESCRIPTORS)
     with pytest.raises(ValueError, match=r"promoted sums are slow fp8's.* accumulation is 'fast'"):
         gemm.plan(HALF.to(FP8), HALF.to(FP8), HALF.clone(), config=PROMOTED)
+
+
+def test_the_kernel_that_is_hoppers_alone_is_refused_elsewhere_and_never_chosen():
+    """The interpreter runs Triton's own language, and this kernel is in Gluon."""
+    a, b, out = HALF.to(FP8), HALF.to(FP8), HALF.clone()
+    assert gemm.plan(a, b, out, accumulation="slow").kernel == "promoted_kernel"
+    with pytest.raises(
+        ValueError, match=r"PipelinedConfig\(stages=6.*\) is for compute capability 9 alone, not for the interp"
+    ):
+        gemm.plan(a, b, out, accumulation="slow", config=PIPELINED[0])
+    with pytest.raises(ValueError, match=r"promoted sums are slow fp8's.* accumulation is 'fast'"):
+        gemm.plan(a, b, out, config=PIPELINED[0])
+
+
+def test_hoppers_rows_fit_its_shared_memory_and_no_other_device_has_them():
+    assert [one.shared_bytes(2) <= 232448 for one in PIPELINED] == [True, True]
+    assert PIPELINED[0].shared_bytes(4) > 232448 >= PIPELINED[1].shared_bytes(4)
+    assert gemm_promoted.rows_for((10, 0)) == gemm_promoted.rows_for((12, 0)) == gemm_promoted.CONFIGS
 
 
 def chosen(capability, m, n, k, *, sm_count=132, shared_bytes=232448, dtype=torch.bfloat16, out_dtype=torch.bfloat16):
