@@ -2,8 +2,8 @@
 
 The exceptions, each with its reason: rounding to 16 bits and tensor cores' own sums (the interpreter multiplies in
 float32 and torch rounds), TF32 (it keeps float32), operands that tensor cores transpose (it has none), parts of k that
-programs sum at one time (it runs them in turn), kernels in Gluon (it runs Triton's own language alone), and cuBLAS, which
-is the torch counterpart.
+programs sum at one time (it runs them in turn), kernels in Gluon (it runs Triton's own language alone), and cuBLAS,
+which is the torch counterpart.
 """
 
 import pytest

@@ -259,7 +259,7 @@ def test_a_configuration_of_the_tensor_core_s_own_sums_does_not_promote():
 
 def test_the_kernel_that_is_hoppers_alone_is_refused_elsewhere_and_never_chosen():
     """The interpreter runs Triton's own language, and this kernel is in Gluon."""
-    a, b, out = HALF.to(FP8), HALF.to(FP8), HALF.clone()
+    a, b, out = torch.ones(256, 64).to(FP8), torch.ones(64, 64).to(FP8), torch.empty(256, 64)
     assert gemm.plan(a, b, out, accumulation="slow").kernel == "promoted_kernel"
     with pytest.raises(
         ValueError, match=r"PipelinedConfig\(stages=6.*\) is for compute capability 9 alone, not for the interp"
