@@ -131,6 +131,9 @@ def plan(operands: Operands, device: DeviceLimits, config: PromotedConfig | Pipe
     if not suits(operands, device):
         reason = operands.undescribable() or f"accumulation is {operands.accumulation!r}"
         raise ValueError(f"promoted sums are slow fp8's and need tensor descriptors: {reason}")
+    if isinstance(config, PipelinedConfig) and (INTERPRETED or device.capability[0] != 9):
+        here = "the interpreter" if INTERPRETED else "a device of {}.{}".format(*device.capability)
+        raise ValueError(f"{config} is for compute capability 9 alone, not for {here}")
     given = (config,) if config else rows_for(device.capability)
     needed = [one.shared_bytes(operands.out.element_size(), device.capability) for one in given]
     for skipped, candidate in enumerate(given):
@@ -138,9 +141,6 @@ def plan(operands: Operands, device: DeviceLimits, config: PromotedConfig | Pipe
             continue
         if isinstance(candidate, PromotedConfig):
             return Plan(_launch_of(operands, device, candidate), "promoted_kernel", candidate, skipped)
-        if INTERPRETED or device.capability[0] != 9:
-            here = "the interpreter" if INTERPRETED else "a device of {}.{}".format(*device.capability)
-            raise ValueError(f"{candidate} is for compute capability 9 alone, not for {here}")
         launch = gemm_promoted_hopper.launch_of(operands, device.sm_count, candidate)
         return Plan(launch, "promoted_hopper_kernel", candidate, skipped)
     raise ValueError(
