@@ -106,6 +106,30 @@ def test_titles_say_what_is_seen():
     assert titles["bus-bandwidth"] == "Collectives: all_reduce fp32 1 GiB nccl 2 GPUs reaches 300.0 GB/s bus bandwidth"
 
 
+def test_scaled_and_turned_products_have_rows_and_pairs_of_their_own():
+    """Row-wise scales were a second dot in the row of the plain product, and took its place where Triton is ahead."""
+    plain = [page_runs.gemm("torch", rate_flop_per_s=6.6e14), page_runs.gemm("triton", rate_flop_per_s=6.7e14)]
+    records = list(plain)
+    for record in plain:
+        usual = record.case.params | {"scaling": "tensor"}
+        case = replace(record.case, params=usual | {"scaling": "row"}, defaults={"scaling": "tensor"})
+        slower = page_runs.gemm(str(usual["impl"]), rate_flop_per_s=6.2e14 if usual["impl"] == "torch" else 6.1e14)
+        records.append(replace(slower, key=case.key, case=case))
+    plot = plots_of(Source((hand_made.gpu_run(*records),), ()))["gemm"]
+    rows = [annotation["text"] for annotation in plot.layout["annotations"]]
+    assert rows == ["bf16 8192³", "bf16 scaling=row 8192³"]
+    assert plot.title.endswith("Triton is ahead of torch in 1 of 2 pairs")
+
+
+def test_a_comparison_is_named_by_both_sides():
+    case = Case(
+        "gemm",
+        {"dtype": "bf16", "impl": "triton", "against": "torch", "protocol": "abba"},
+        (Work(1, "FLOP", "bf16", "2·m·n·k"),),
+    )
+    assert case_name(case) == "bf16 triton / torch protocol=abba"
+
+
 def test_the_verdict_is_made_of_the_data():
     assert verdict_of(views_of([page_runs.full_source()])[0]) == (
         "On Test (700 W limit, driver 580.1), device memory delivers 75.0 % of its 4.000 TB/s when best used "

@@ -72,7 +72,7 @@ def gemm_plot(views: Sequence[View]) -> Plot | None:
         return None
 
     def row_of(p: Point) -> tuple[str, str]:
-        return p.dtype, shape_of(p)
+        return " ".join(part for part in (p.dtype, p.variant) if part), shape_of(p)
 
     keys = list(dict.fromkeys(sorted((row_of(p) for _, p in chosen), key=lambda k: k[0])))
     names = tuple(f"{dtype}  {shape}" for dtype, shape in keys)
@@ -100,8 +100,8 @@ def gemm_plot(views: Sequence[View]) -> Plot | None:
     return Plot(
         "gemm",
         f"GEMM: {fastest.name} is fastest at {units.format_rate(_value(fastest.rate), 'FLOP')}{lead}",
-        "Each row is a number format (with its accumulation) and a shape m×n×k. Work is 2·m·n·k FLOP; whiskers are "
-        "95 % intervals; upright marks are the data sheet's dense peaks."
+        "Each row is a number format (with its accumulation, and what else is unusual) and a shape m×n×k. Work is "
+        "2·m·n·k FLOP; whiskers are 95 % intervals; upright marks are the data sheet's dense peaks."
         + (PIPE_NOTE if any(_of_pipe(v, p.case.work[0].peak or "") for v, p in chosen) else ""),
         tuple(traces),
         base_layout(xaxis=axis("rate (TFLOP/s)", rangemode="tozero"), yaxis=rows.axis, annotations=rows.annotations),
@@ -124,7 +124,7 @@ def _lead(chosen: Sequence[tuple[View, Point]]) -> str:
     """How often Triton is ahead of torch on the same set, type and shape; "" where the two never meet."""
     pairs: dict[tuple[str, ...], dict[str, float]] = {}
     for view, point in chosen:
-        key = (view.label, point.dtype, shape_of(point), point.param("protocol"))
+        key = (view.label, point.dtype, point.variant, shape_of(point), point.param("protocol"))
         pairs.setdefault(key, {})[point.param("impl")] = _value(point.rate)
     both = [pair for pair in pairs.values() if {"torch", "triton"} <= pair.keys()]
     if not both:

@@ -16,6 +16,7 @@ from harness.statistics import mean_interval, median_of_known
 # Between runs that differ in one of these, no median is taken.
 _SPLITTING_FACTS = ("card", "driver", "cuda_runtime", "torch", "triton", "nccl", "power_limit_w", "ecc")
 _LONGEST_LABEL = 64
+_OF_EVERY_GEMM = {"dtype", "accumulation", "m", "n", "k", "impl", "protocol", "against"}
 # Beyond these nothing is a rate, a time, a size or an energy.
 _LEAST, _MOST = 1e-30, 1e30
 
@@ -135,6 +136,14 @@ class Point:
         """The number format with how it accumulates, where the case says so."""
         return " ".join(part for part in (self.param("dtype"), self.param("accumulation")) if part)
 
+    @property
+    def variant(self) -> str:
+        """What else than format, shape, implementation and protocol makes this product another than the usual one."""
+        params = {n: v for n, v in self.case.params.items() if self.case.defaults.get(n) != v}
+        return clean(
+            " ".join(f"{name}={value}" for name, value in sorted(params.items()) if name not in _OF_EVERY_GEMM)
+        )
+
 
 @dataclass(frozen=True)
 class View:
@@ -228,6 +237,8 @@ def case_name(case: Case) -> str:
     elif size is not None:
         words.append(str(size))
     words += [str(params.pop(name)) for name in ("direction", "impl") if name in params]
+    if "config" not in params and "against" in params:
+        words += ["/", str(params.pop("against"))]
     ranks = params.pop("ranks", None)
     # gloo's ranks are processes of a CPU.
     words += [f"{ranks} {'ranks' if case.params.get('impl') == 'gloo' else 'GPUs'}"] if ranks is not None else []
