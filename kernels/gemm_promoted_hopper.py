@@ -1,12 +1,13 @@
 """fp8 GEMM with promoted sums, as Hopper can do it: the tensor core goes on while what it finished is being added.
 
-Adding a product to its total outside the tensor core takes as long as a quarter of the product. In Triton's own
-language the tensor core waits meanwhile (`gemm_promoted`); here, in Gluon, which names warps, registers and barriers,
-nothing waits:
+A product of 64 x 128 x 128 takes the tensor core 256 cycles, adding it to its total elsewhere a quarter of that and
+more. In Triton's own language the tensor core waits meanwhile (`gemm_promoted`); in Gluon, which names warps, registers
+and barriers, it goes on:
 
 - Three parts of the program, each with warps of its own. One warp asks for blocks of a and b, as far ahead as shared
   memory holds stages. Two groups of four warps multiply, each 64 rows of the tile.
 - Each group keeps two products under way in turn: while it adds one to its total, the tensor core works on the other.
+  After four it waits for the last, or the compiler would wait for each; the other group then has the tensor core.
 - Scales are asked for two products before they are used, those of the next tile before this one is stored.
 
 A group's total and two products are 192 registers a thread: so tiles have 128 columns, and the loading warp gives most
@@ -234,7 +235,7 @@ def multiply_half(
     for tile in range(gl.program_id(0), tiles, PROGRAMS):
         total = nothing
         for turn in range(turns):
-            # Between two turns nothing is under way, or the compiler would wait after each product.
+            # Nothing is under way from one turn to the next: the compiler would lose sight of it, and wait for each.
             product = begin_product(a_blocks, b_blocks, filled, stage, phase, nothing)
             for i in gl.static_range(1, TURN):
                 next_stage, phase = following(stage, phase, STAGES)

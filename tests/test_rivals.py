@@ -36,6 +36,16 @@ def test_the_rate_ratio_is_the_others_time_over_this_ones():
     assert told["block_spread"].value == 0.0
 
 
+def test_one_sides_blocks_are_busy_as_their_mean_is_and_unknown_where_one_is():
+    """The first block's stood for all of them."""
+    first, last = (block(THIS, 0.001, tensor_busy_ratio=busy, nvml_busy_ratio=1.0) for busy in (0.90, 0.94))
+    telemetry = merged([first, last])[1]
+    assert (telemetry.tensor_busy_ratio, telemetry.nvml_busy_ratio) == (pytest.approx(0.92), 1.0)
+    unknown = block(THIS, 0.001, tensor_busy_ratio=None, missing={"tensor_busy_ratio": "too short"})
+    telemetry = merged([first, unknown])[1]
+    assert (telemetry.tensor_busy_ratio, telemetry.missing["tensor_busy_ratio"]) == (None, "too short")
+
+
 def test_a_drift_that_both_share_cancels():
     """Every block is 1 % slower than the one before it: A B B A puts as much of that on either side."""
     slower = [1.01**i for i in range(4)]
