@@ -58,10 +58,12 @@ SKINNY: tuple[Mapping[str, Any], ...] = (
 STREAMS: tuple[Mapping[str, Any], ...] = (
     *({"block": size} for size in (512, 1024, 2048, 4096, 8192, 16384)),
     *({"warps": warps} for warps in (2, 4, 8)),
+    # One access of 16 bytes a thread and array.
+    *({"block": 128 * warps, "warps": warps} for warps in (4, 8, 16, 32)),
     *({"programs_per_sm": programs, "stages": 3} for programs in (1, 2, 4, 8)),
     # A load or a store takes one hint alone.
     *({"load_cache": hint, "load_policy": ""} for hint in ("", ".cg")),
-    {"load_cache": "", "load_policy": "evict_first"},
+    *({"load_cache": "", "load_policy": hint} for hint in ("evict_first", "evict_last")),
     *({"store_cache": hint, "store_policy": ""} for hint in ("", ".cs", ".wt")),
     {"store_cache": "", "store_policy": "evict_first"},
 )
