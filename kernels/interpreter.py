@@ -20,7 +20,6 @@ _WITH_KERNELS = (
     "kernels.gemm_parts",
     "kernels.gemm_pointers",
     "kernels.gemm_promoted",
-    "kernels.gemm_promoted_hopper",
     "kernels.gemm_skinny",
     "kernels.memory",
     "kernels.mx",
