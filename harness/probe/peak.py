@@ -144,7 +144,7 @@ class Bench:
         self._device, self._asked = device, asked
         self._dtype, self._out_dtype = DTYPES[asked.dtype], DTYPES[asked.out]
         self._plan = plan_of(asked)
-        self._peers = PeerProtocols(is_mamf_warm=True)
+        self._peers = PeerProtocols(is_mamf_warm=True, again_s=0.0)
         self._flush = device.flusher(FLUSHED_BYTES)
         free = device.facts.free_bytes or device.facts.memory_bytes or 8 * _POOL_BYTES
         self._pool_bytes = min(_POOL_BYTES, free // 8)
