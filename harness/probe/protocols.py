@@ -27,8 +27,8 @@ MAMF, DO_BENCH, NVBANDWIDTH = "mamf", "do_bench", "nvbandwidth"
 
 FLUSHED_BYTES = 256 * MIB
 MAMF_WARM_UP_S = 30.0
-# mamf-finder goes from shape to shape; between our cases results are checked, while the card rests. It is loaded so long
-# before each further one, so that all begin as the first one does.
+# mamf-finder goes from shape to shape; between our cases results are checked, while the card rests. So long it is
+# loaded before each further one, so that all begin as the first one does.
 MAMF_AGAIN_S = 2.0
 MAMF_WARM, MAMF_TIMED = 50, 100
 DO_BENCH_ESTIMATING = 5
@@ -41,7 +41,7 @@ _LIKELY_LAUNCH_S = 1e-3
 
 @dataclass
 class PeerProtocols:
-    """The protocols of other tools in one process; mamf-finder's warm-up is made once, from then on `again_s` of load."""
+    """The protocols of other tools in one process; mamf-finder's warm-up is made once, later `again_s` of load."""
 
     is_mamf_warm: bool = False
     again_s: float = MAMF_AGAIN_S
