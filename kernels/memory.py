@@ -12,7 +12,7 @@ What makes them fast, on an H200 (4.8 TB/s by its data sheet):
 - Mixed reads and writes want many programs, one access a thread and array. Copy and scale: 1024 elements on 8 warps;
   512 on 4 lose 0.1 %, 2048 on 16 1 %, 4096 on 32 5 %, 256 on 2 22 %. Add and triad: 4096 on 32 warps, 0.5 % before
   1024 on 8.
-- Loads are marked as kept in L2 (`evict_last`), stores as written once (`.cs`): 1.2 % in copy and scale, 0.8 % in add
+- Loads are marked as kept in L2 (`evict_last`), stores as written once (`.cs`): 1.3 % in copy and scale, 0.8 % in add
   and triad, over stores marked alone (twelve launches at a time, in turn). No byte is saved by it: DRAM's own counters
   show 4.2950 GB read a launch either way, and a copy that takes turns between two pairs of arrays gains as much.
   `evict_first` on loads looks as right and costs 1 to 5 %.
