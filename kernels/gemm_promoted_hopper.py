@@ -44,9 +44,11 @@ TYPES = {
 # Its name from triton 3.7 on, and until 3.6.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
-HALF_M, BLOCK_N = 64, 128
+# A group's rows, a tile's columns, and the values of k after which a product is added.
+HALF_M, BLOCK_N, BLOCK_K = gl.constexpr(64), gl.constexpr(128), gl.constexpr(SCALE_BLOCK)
+TILE_M = gl.constexpr(128)
 # Of the 504 that a row of threads of the three parts has, 24 are the loading warp's.
-REGISTERS, LOADING_REGISTERS = 224, 24
+REGISTERS, LOADING_REGISTERS = gl.constexpr(224), gl.constexpr(24)
 
 
 @gluon.jit
@@ -68,27 +70,24 @@ def load_blocks(
     m: gl.tensor,
     n: gl.tensor,
     turns: gl.tensor,
-    HALF_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
     PROGRAMS: gl.constexpr,
     STAGES: gl.constexpr,
     TURN: gl.constexpr,
 ) -> None:
     """One warp asks the tensor memory accelerator for blocks, as soon as both multiplying groups have freed a stage."""
-    tiles_m = gl.cdiv(m, 2 * HALF_M)
+    tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
     stage = 0
     phase = 1
     for tile in range(gl.program_id(0), tiles_m * tiles_n, PROGRAMS):
         tile_m, tile_n = place_of_tile(tile, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * 2 * HALF_M
+        row = tile_m * TILE_M
         # Past the end of k there are zeros, which add nothing.
         for block_k in range(turns * TURN):
             mbarrier.wait(freed.index(stage), phase)
             ready = filled.index(stage)
-            mbarrier.expect(ready, (2 * HALF_M + BLOCK_N) * BLOCK_K)
+            mbarrier.expect(ready, (TILE_M + BLOCK_N) * BLOCK_K)
             tma.async_copy_global_to_shared(a, [row, block_k * BLOCK_K], ready, a_low.index(stage))
             tma.async_copy_global_to_shared(b, [tile_n * BLOCK_N, block_k * BLOCK_K], ready, b_blocks.index(stage))
             tma.async_copy_global_to_shared(a, [row + HALF_M, block_k * BLOCK_K], ready, a_high.index(stage))
@@ -118,32 +117,30 @@ def give_back(freed: gl.shared_memory_descriptor, stage: gl.tensor) -> None:
 
 
 @gluon.jit
-def scales_of_tile(
-    a_scale: gl.tensor,
-    b_scale: gl.tensor,
-    row: gl.tensor,
-    column: gl.tensor,
-    m: gl.tensor,
-    n: gl.tensor,
-    k: gl.tensor,
-    a_scale_m_stride: gl.tensor,
-    a_scale_k_stride: gl.tensor,
-    b_scale_n_stride: gl.tensor,
-    b_scale_k_stride: gl.tensor,
+def begin_tile(
+    tile: gl.tensor,
+    given: gl.tuple,
+    FIRST_ROW: gl.constexpr,
     ROWS: gl.constexpr,
-    HALF_M: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-) -> tuple[gl.tensor, ...]:
-    """What `load_scales` needs of a tile: pointers, the places of the first block's scales, strides and the last block.
+    GROUP_M: gl.constexpr,
+) -> tuple[gl.tensor, gl.tensor, gl.tuple]:
+    """First row and column of a group's half, and what `load_scales` needs; of the last tile's where there are no more.
 
     Of a there is a scale a row, of b one. Each row asks for that one: through one place for all rows, the compiler
     would wait for it as soon as it is asked for, to keep it in a register that all threads share.
     """
+    a_scale, b_scale, m, n, k, a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride = given
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, BLOCK_N)
+    tile_m, tile_n = place_of_tile(gl.minimum(tile, tiles_m * tiles_n - 1), tiles_m, tiles_n, GROUP_M)
+    row = tile_m * TILE_M + FIRST_ROW
+    column = tile_n * BLOCK_N
     # Rows past the edge are scaled as the last one, and not stored.
     rows = gl.minimum(row + gl.arange(0, HALF_M, ROWS), m - 1)
     of_b = gl.minimum(column, n - 1) // BLOCK_K * b_scale_n_stride + gl.minimum(rows, 0)
     last_block = gl.cdiv(k, BLOCK_K) - 1
-    return a_scale, b_scale, rows * a_scale_m_stride, of_b, a_scale_k_stride, b_scale_k_stride, last_block
+    scales = a_scale, b_scale, rows * a_scale_m_stride, of_b, a_scale_k_stride, b_scale_k_stride, last_block
+    return row, column, scales
 
 
 @gluon.jit
@@ -172,23 +169,6 @@ def added(total: gl.tensor, product: gl.tensor, of_a: gl.tensor, of_b: gl.tensor
 
 
 @gluon.jit
-def place_of_half(
-    tile: gl.tensor,
-    m: gl.tensor,
-    n: gl.tensor,
-    FIRST_ROW: gl.constexpr,
-    HALF_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP_M: gl.constexpr,
-) -> tuple[gl.tensor, gl.tensor]:
-    """First row and column of a group's half of a tile; of the last tile's where there is none of that number."""
-    tiles_m = gl.cdiv(m, 2 * HALF_M)
-    tiles_n = gl.cdiv(n, BLOCK_N)
-    tile_m, tile_n = place_of_tile(gl.minimum(tile, tiles_m * tiles_n - 1), tiles_m, tiles_n, GROUP_M)
-    return tile_m * 2 * HALF_M + FIRST_ROW, tile_n * BLOCK_N
-
-
-@gluon.jit
 def multiply_half(
     out: tma.tensor_descriptor,
     a_blocks: gl.shared_memory_descriptor,
@@ -207,9 +187,6 @@ def multiply_half(
     b_scale_n_stride: gl.tensor,
     b_scale_k_stride: gl.tensor,
     FIRST_ROW: gl.constexpr,
-    HALF_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
     PROGRAMS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -221,15 +198,14 @@ def multiply_half(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32]
     )
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    tiles = gl.cdiv(m, 2 * HALF_M) * gl.cdiv(n, BLOCK_N)
+    tiles = gl.cdiv(m, TILE_M) * gl.cdiv(n, BLOCK_N)
     nothing = gl.full([HALF_M, BLOCK_N], 0.0, gl.float32, LAYOUT)
     stage = 0
     phase = 0
-    row, column = place_of_half(gl.program_id(0), m, n, FIRST_ROW, HALF_M, BLOCK_N, GROUP_M)
-    scales = scales_of_tile(
-        a_scale, b_scale, row, column, m, n, k,
-        a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride, ROWS, HALF_M, BLOCK_K,
+    given = (
+        a_scale, b_scale, m, n, k, a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride,
     )  # fmt: skip
+    row, column, scales = begin_tile(gl.program_id(0), given, FIRST_ROW, ROWS, GROUP_M)
     of_a, of_b = load_scales(scales, 0, SCALING)
     next_of_a, next_of_b = load_scales(scales, 1, SCALING)
     for tile in range(gl.program_id(0), tiles, PROGRAMS):
@@ -258,11 +234,7 @@ def multiply_half(
             columns = gl.minimum(column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, LAYOUT)), n - 1)
             total *= gl.expand_dims(gl.load(a_scale + rows), 1) * gl.expand_dims(gl.load(b_scale + columns), 0)
         # What the next tile begins with is asked for before this one is stored.
-        next_row, next_column = place_of_half(tile + PROGRAMS, m, n, FIRST_ROW, HALF_M, BLOCK_N, GROUP_M)
-        scales = scales_of_tile(
-            a_scale, b_scale, next_row, next_column, m, n, k,
-            a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride, ROWS, HALF_M, BLOCK_K,
-        )  # fmt: skip
+        next_row, next_column, scales = begin_tile(tile + PROGRAMS, given, FIRST_ROW, ROWS, GROUP_M)
         of_a, of_b = load_scales(scales, 0, SCALING)
         next_of_a, next_of_b = load_scales(scales, 1, SCALING)
         # The block on its way out has a buffer of its own: the one before must have left it.
@@ -291,16 +263,11 @@ def promoted_hopper_kernel(
     a_scale_k_stride: gl.tensor,
     b_scale_n_stride: gl.tensor,
     b_scale_k_stride: gl.tensor,
-    HALF_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
     PROGRAMS: gl.constexpr,
     STAGES: gl.constexpr,
     TURN: gl.constexpr,
     SCALING: gl.constexpr,
-    REGISTERS: gl.constexpr,
-    LOADING_REGISTERS: gl.constexpr,
 ) -> None:
     """A persistent GEMM of tiles of 128 x 128: shared memory and barriers, then the three parts at one time."""
     a_low = gl.allocate_shared_memory(a.dtype, [STAGES, HALF_M, BLOCK_K], a.layout)
@@ -320,16 +287,16 @@ def promoted_hopper_kernel(
             (multiply_half, (
                 out, a_low, b_blocks, out_low, filled, freed, a_scale, b_scale, m, n, k, turns,
                 a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride,
-                0, HALF_M, BLOCK_N, BLOCK_K, GROUP_M, PROGRAMS, STAGES, TURN, SCALING,
+                0, GROUP_M, PROGRAMS, STAGES, TURN, SCALING,
             )),
             (multiply_half, (
                 out, a_high, b_blocks, out_high, filled, freed, a_scale, b_scale, m, n, k, turns,
                 a_scale_m_stride, a_scale_k_stride, b_scale_n_stride, b_scale_k_stride,
-                HALF_M, HALF_M, BLOCK_N, BLOCK_K, GROUP_M, PROGRAMS, STAGES, TURN, SCALING,
+                HALF_M, GROUP_M, PROGRAMS, STAGES, TURN, SCALING,
             )),
             (load_blocks, (
                 a, b, a_low, a_high, b_blocks, filled, freed, m, n, turns,
-                HALF_M, BLOCK_N, BLOCK_K, GROUP_M, PROGRAMS, STAGES, TURN,
+                GROUP_M, PROGRAMS, STAGES, TURN,
             )),
         ],
         [4, 1],
@@ -350,8 +317,9 @@ class PipelinedConfig:
 
     def shared_bytes(self, out_bytes: int, capability: tuple[int, int] = (9, 0)) -> int:
         """Shared memory of the one program of an SM: the stages, and both halves of a tile on their way out."""
-        pipeline = self.stages * (2 * HALF_M + BLOCK_N) * SCALE_BLOCK
-        return pipeline + 2 * HALF_M * BLOCK_N * out_bytes + 16 * self.stages + 192  # barriers, and what is passed on
+        rows, columns = TILE_M.value, BLOCK_N.value
+        pipeline = self.stages * (rows + columns) * SCALE_BLOCK
+        return pipeline + rows * columns * out_bytes + 16 * self.stages + 192  # barriers, and what is passed on
 
 
 # On an H200 (700 W, driver 580.159.04, triton 3.6), 8192³: block scales 0.937 of cuBLAS at each one's own equilibrium,
@@ -363,7 +331,7 @@ CONFIGS = (PipelinedConfig(stages=6), PipelinedConfig(stages=5))
 def launch_of(operands: Operands, sm_count: int, config: PipelinedConfig) -> Launch:
     """A launch of the kernel above on one program an SM, or a tile where there are fewer."""
     m, n, k = operands.shape
-    programs = min(triton.cdiv(m, 2 * HALF_M) * triton.cdiv(n, BLOCK_N), sm_count)
+    programs = min(triton.cdiv(m, TILE_M.value) * triton.cdiv(n, BLOCK_N.value), sm_count)
     scale_strides: tuple[int, ...] = (0, 0, 0, 0)
     a_scale, b_scale = operands.a_scale, operands.b_scale
     if a_scale is None or b_scale is None:
@@ -372,20 +340,15 @@ def launch_of(operands: Operands, sm_count: int, config: PipelinedConfig) -> Lau
         scale_strides = (*a_scale.stride(), *b_scale.stride())
     return partial(
         promoted_hopper_kernel[(programs,)],
-        _describe(operands.a, [HALF_M, SCALE_BLOCK]),
-        _describe(operands.b, [BLOCK_N, SCALE_BLOCK]),
-        _describe(operands.out, [HALF_M, BLOCK_N]),
+        _describe(operands.a, [HALF_M.value, SCALE_BLOCK]),
+        _describe(operands.b, [BLOCK_N.value, SCALE_BLOCK]),
+        _describe(operands.out, [HALF_M.value, BLOCK_N.value]),
         *(a_scale, b_scale, m, n, k, *scale_strides),
-        HALF_M=HALF_M,
-        BLOCK_N=BLOCK_N,
-        BLOCK_K=SCALE_BLOCK,
         GROUP_M=config.group_m,
         PROGRAMS=programs,
         STAGES=config.stages,
         TURN=config.turn,
         SCALING=operands.scaling,
-        REGISTERS=REGISTERS,
-        LOADING_REGISTERS=LOADING_REGISTERS,
         num_warps=4,
     )
 
