@@ -498,13 +498,13 @@ def compile_variants(config, kind, capability, out_type):
 
 
 def compile_all_promoted_hopper():
-    """Each row in each scaling, the two types of fp8 together, and the smallest product that descriptors take."""
+    """Each row in each scaling, the two types of fp8 together, and about the smallest product that is given to it."""
     for config in gemm_promoted_hopper.CONFIGS:
         for scaling in ("tensor", "row", "block"):
             yield compile_promoted_hopper(config, "bf16", scaling)
     first, last = gemm_promoted_hopper.CONFIGS[0], gemm_promoted_hopper.CONFIGS[-1]
     yield compile_promoted_hopper(first, "bf16", "block", types=("float8_e4m3fn", "float8_e5m2"))
-    yield compile_promoted_hopper(first, "bf16", "block", shape=(1, 16, 16))
+    yield compile_promoted_hopper(first, "bf16", "block", shape=(144, 16, 16))
     yield compile_promoted_hopper(last, "fp32", "tensor")
 
 

@@ -100,10 +100,11 @@ def decide_share(base: Path, count: int, seed: int) -> Decisions:
     documents = real_documents()
     sets = [Sets.written(base / f"sets-{number}", document) for number, document in enumerate(documents)]
     _read_once([file for copies in sets for file in (*copies.baseline, *copies.candidate)])
-    # Figures that others took tell too little of their GPU to pass, what had not settled is not judged; all else can.
+    # Figures that others took tell too little of their GPU to pass, what had not settled never does; all else can.
     for file, copies in zip(real_files()[0], sets, strict=False):
-        if not copies.passes and copies.is_settled:
-            found.problems.append(f"gate: undamaged copies of {file.parent.name}/{file.name} do not pass")
+        if copies.passes != copies.is_settled:
+            said = "pass, and had not settled" if copies.passes else "do not pass"
+            found.problems.append(f"gate: undamaged copies of {file.parent.name}/{file.name} {said}")
     for mutant in islice(mutants(seed, documents), _MOST_TRIES_RATIO * count):
         if found.decided >= count:
             break
